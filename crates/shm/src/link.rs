@@ -22,7 +22,7 @@
 use crate::mutate::{Mutation, left_out};
 use crate::ring::Block;
 use crate::steps::{Step, reach};
-use crate::wait::{Announced, SleepKind, Sleeper, WaitWord, WakeNeed, Waker};
+use crate::wait::{Announced, SleepKinds, Sleeper, WaitWord, WakeNeed, Waker};
 
 /// The words of an entry of the delivery ring: eight of descriptor, eight of payload.
 pub const DELIVERY_WORDS: usize = 16;
@@ -383,6 +383,22 @@ impl Producer {
         (oldest..self.tail).rev().map(|at| (self.own.word(at, 6) as u32, self.own.word(at, 2)))
     }
 
+    /// The source of a message that came back with a fate, from this side's own delivery ring; `None` when it is too old.
+    #[must_use]
+    pub fn source_of(&self, segment: u16, slot: u32, sequence: u32) -> Option<u32> {
+        let oldest = self.tail.saturating_sub(u64::from(self.own.entries()));
+        (oldest..self.tail)
+            .rev()
+            .find(|at| {
+                let origin = self.own.word(*at, 6);
+                self.own.word(*at, 5) as u32 == slot
+                    && (origin >> 32) as u16 == segment
+                    && (origin >> 48) as u16 & FLAG_INLINE == 0
+                    && self.own.word(*at, 2) as u32 == sequence
+            })
+            .map(|at| self.own.word(at, 6) as u32)
+    }
+
     /// How many holds the link has on all slots; for audits.
     #[must_use]
     pub fn holds(&self) -> u64 {
@@ -391,12 +407,12 @@ impl Producer {
 
     /// Announces that this end sleeps for room; look again with [`Self::reclaim`], then wait or take it back.
     pub fn prepare_sleep(&mut self) -> Announced {
-        self.sleeper.prepare(&self.own, &self.peer, SleepKind::Futex)
+        self.sleeper.prepare(&self.own, &self.peer, SleepKinds::FUTEX)
     }
 
     /// Where to wait after [`Self::prepare_sleep`].
     #[must_use]
-    pub fn wait_word(&self, announced: Announced) -> WaitWord<'_> {
+    pub fn wait_word(&self, announced: Announced) -> WaitWord {
         WaitWord::new(&self.peer, announced)
     }
 
@@ -607,13 +623,13 @@ impl Consumer {
     }
 
     /// Announces that this end sleeps; look again with [`Self::ready`], then wait or take it back.
-    pub fn prepare_sleep(&mut self, kind: SleepKind) -> Announced {
-        self.sleeper.prepare(&self.own, &self.peer, kind)
+    pub fn prepare_sleep(&mut self, kinds: SleepKinds) -> Announced {
+        self.sleeper.prepare(&self.own, &self.peer, kinds)
     }
 
-    /// Where to wait after [`Self::prepare_sleep`] with [`SleepKind::Futex`].
+    /// Where to wait after [`Self::prepare_sleep`] with [`SleepKinds::FUTEX`].
     #[must_use]
-    pub fn wait_word(&self, announced: Announced) -> WaitWord<'_> {
+    pub fn wait_word(&self, announced: Announced) -> WaitWord {
         WaitWord::new(&self.peer, announced)
     }
 

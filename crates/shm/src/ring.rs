@@ -167,6 +167,11 @@ impl<const W: usize> Block<W> {
         u32::try_from(self.mask + 1).unwrap_or(MAX_ENTRIES)
     }
 
+    /// What keeps the memory alive.
+    pub(crate) fn backing(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        self._backing.clone()
+    }
+
     #[inline]
     pub(crate) fn head(&self) -> &Head {
         // SAFETY: INV-RING-1; only atomics are reached through it (INV-MEM-4).

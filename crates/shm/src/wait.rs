@@ -24,17 +24,26 @@
 use crate::mutate::{Mutation, left_out};
 use crate::ring::{Block, Head};
 use crate::sync::{AtomicU32, Ordering, fence};
+use std::ptr::NonNull;
+use std::sync::Arc;
 #[cfg(loom)]
 use std::time::Duration;
 
-/// How a side sleeps; the two low bits of its `sleep` word.
+/// How the threads of a side sleep: the two low bits of its `sleep` word. Several threads may sleep in both ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum SleepKind {
+pub struct SleepKinds(u32);
+
+impl SleepKinds {
     /// On the peer's `wake` word.
-    Futex = 1,
+    pub const FUTEX: Self = Self(1);
     /// In an epoll set: the peer leaves a byte on the doorbell socket.
-    Doorbell = 2,
+    pub const DOORBELL: Self = Self(2);
+
+    /// Both of two ways.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 /// What a waker must do.
@@ -73,14 +82,13 @@ impl Waker {
     fn wake_slowly(&mut self, own: &Head, word: u32) -> WakeNeed {
         self.woken = word;
         self.wakes += 1;
-        if word & 3 == SleepKind::Doorbell as u32 {
-            return WakeNeed::Ring;
+        if word & SleepKinds::FUTEX.0 != 0 {
+            // Relaxed: the futex call orders it for the sleeper; only this side writes the word.
+            let count = own.wake.0.load(Ordering::Relaxed);
+            own.wake.0.store(count.wrapping_add(1), Ordering::Relaxed);
+            wake_all(own);
         }
-        // Relaxed: the futex call orders it for the sleeper; only this side writes the word.
-        let count = own.wake.0.load(Ordering::Relaxed);
-        own.wake.0.store(count.wrapping_add(1), Ordering::Relaxed);
-        wake_one(own);
-        WakeNeed::Nothing
+        if word & SleepKinds::DOORBELL.0 != 0 { WakeNeed::Ring } else { WakeNeed::Nothing }
     }
 }
 
@@ -102,12 +110,12 @@ impl Sleeper {
         &mut self,
         own: &Block<A>,
         peer: &Block<B>,
-        kind: SleepKind,
+        kinds: SleepKinds,
     ) -> Announced {
         // INV-WAIT-2. Acquire keeps the load before the announcement.
         let seen = peer.head().wake.0.load(Ordering::Acquire);
         self.count = self.count.wrapping_add(1);
-        own.head().sleep.0.store(self.count << 2 | kind as u32, Ordering::Relaxed);
+        own.head().sleep.0.store(self.count << 2 | kinds.0, Ordering::Relaxed);
         if !left_out(Mutation::SleeperFence) {
             // INV-WAIT-1; pairs with: the fence in `Waker::wake`.
             fence(Ordering::SeqCst);
@@ -122,30 +130,42 @@ impl Sleeper {
     }
 }
 
-/// Where a thread sleeps for one link: the peer's `wake` word and what it held. Only valid while the link lives.
-#[derive(Debug, Clone, Copy)]
-pub struct WaitWord<'a> {
-    word: &'a AtomicU32,
+/// Where a thread sleeps: a word and what it held. It keeps the memory of the word alive, so that the link may go meanwhile.
+#[derive(Debug, Clone)]
+pub struct WaitWord {
+    word: NonNull<AtomicU32>,
     seen: u32,
     #[cfg(loom)]
-    model: &'a ModelFutex,
+    model: NonNull<ModelFutex>,
+    _alive: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-impl<'a> WaitWord<'a> {
-    pub(crate) fn new<const B: usize>(peer: &'a Block<B>, announced: Announced) -> Self {
-        WaitWord {
-            word: &peer.head().wake.0,
+// SAFETY: the word is atomic and lives as long as this value.
+unsafe impl Send for WaitWord {}
+// SAFETY: as above.
+unsafe impl Sync for WaitWord {}
+
+impl WaitWord {
+    pub(crate) fn new<const B: usize>(peer: &Block<B>, announced: Announced) -> Self {
+        Self {
+            word: NonNull::from(&peer.head().wake.0),
             seen: announced.seen,
             #[cfg(loom)]
-            model: &peer.head().model,
+            model: NonNull::from(&peer.head().model),
+            _alive: peer.backing(),
         }
     }
 
     /// A word of this process, by which its other threads end a wait; `seen` is read before the caller's second look.
     #[cfg(not(loom))]
     #[must_use]
-    pub fn interrupt(word: &'a std::sync::atomic::AtomicU32, seen: u32) -> Self {
-        Self { word, seen }
+    pub fn interrupt(word: &Arc<AtomicU32>, seen: u32) -> Self {
+        Self { word: NonNull::from(&**word), seen, _alive: word.clone() }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: `_alive` keeps it.
+        unsafe { self.word.as_ref() }
     }
 }
 
@@ -178,8 +198,8 @@ mod real {
     /// FUTEX2_SIZE_U32 of the kernel's interface, without FUTEX2_PRIVATE: the words are shared between processes.
     const SIZE_U32: u32 = 2;
 
-    pub(super) fn wake_one(head: &Head) {
-        wake_word(&head.wake.0, 1);
+    pub(super) fn wake_all(head: &Head) {
+        wake_word(&head.wake.0, i32::MAX as u32);
     }
 
     /// Wakes up to `count` threads that sleep on `word`, through a read-only mapping too. Never blocks.
@@ -192,14 +212,19 @@ mod real {
 
     /// Sleeps until one of `words` no longer holds what was seen, a wake-up comes or `timeout` has passed; for ever
     /// without one. At most [`MAX_WAIT_WORDS`] words; the rest is not looked at.
-    pub fn wait_any(words: &[WaitWord<'_>], timeout: Option<Duration>) -> Woken {
+    pub fn wait_any(words: &[WaitWord], timeout: Option<Duration>) -> Woken {
         if let [one] = words {
             return wait_one(one, timeout);
         }
         let list: Vec<FutexWaitv> = words
             .iter()
             .take(MAX_WAIT_WORDS)
-            .map(|w| FutexWaitv { val: u64::from(w.seen), uaddr: w.word.as_ptr() as u64, flags: SIZE_U32, reserved: 0 })
+            .map(|w| FutexWaitv {
+                val: u64::from(w.seen),
+                uaddr: w.word().as_ptr() as u64,
+                flags: SIZE_U32,
+                reserved: 0,
+            })
             .collect();
         let deadline = timeout.map(absolute);
         // SAFETY: the list and the time outlive the call; the kernel only reads the words, which are live references.
@@ -224,13 +249,13 @@ mod real {
         }
     }
 
-    fn wait_one(word: &WaitWord<'_>, timeout: Option<Duration>) -> Woken {
+    fn wait_one(word: &WaitWord, timeout: Option<Duration>) -> Woken {
         let relative = timeout.map(to_timespec);
         // SAFETY: the time outlives the call; the kernel only reads the word, which is a live reference.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_futex,
-                word.word.as_ptr(),
+                word.word().as_ptr(),
                 libc::FUTEX_WAIT,
                 word.seen,
                 relative.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
@@ -244,11 +269,11 @@ mod real {
         Woken::MaybeReady
     }
 
-    fn wait_in_slices(words: &[WaitWord<'_>], timeout: Option<Duration>) -> Woken {
+    fn wait_in_slices(words: &[WaitWord], timeout: Option<Duration>) -> Woken {
         const SLICE: Duration = Duration::from_millis(1);
         let start = std::time::Instant::now();
         loop {
-            if words.iter().any(|w| w.word.load(Ordering::Relaxed) != w.seen) {
+            if words.iter().any(|w| w.word().load(Ordering::Relaxed) != w.seen) {
                 return Woken::MaybeReady;
             }
             if timeout.is_some_and(|t| start.elapsed() >= t) {
@@ -273,7 +298,7 @@ mod real {
 }
 
 #[cfg(not(loom))]
-use real::wake_one;
+use real::wake_all;
 #[cfg(not(loom))]
 pub use real::{MAX_WAIT_WORDS, wait_any, wake_word};
 
@@ -286,18 +311,20 @@ pub struct ModelFutex {
 }
 
 #[cfg(loom)]
-fn wake_one(head: &Head) {
+fn wake_all(head: &Head) {
     let _held = head.model.lock.lock().unwrap();
-    head.model.queue.notify_one();
+    head.model.queue.notify_all();
 }
 
 /// Sleeps on the first word, in a model.
 #[cfg(loom)]
-pub fn wait_any(words: &[WaitWord<'_>], _timeout: Option<Duration>) -> Woken {
+pub fn wait_any(words: &[WaitWord], _timeout: Option<Duration>) -> Woken {
     let w = &words[0];
-    let held = w.model.lock.lock().unwrap();
-    if w.word.load(Ordering::Relaxed) == w.seen {
-        drop(w.model.queue.wait(held).unwrap());
+    // SAFETY: `_alive` keeps it.
+    let model = unsafe { w.model.as_ref() };
+    let held = model.lock.lock().unwrap();
+    if w.word().load(Ordering::Relaxed) == w.seen {
+        drop(model.queue.wait(held).unwrap());
     }
     Woken::MaybeReady
 }
