@@ -1,7 +1,7 @@
 //! Applications on one host talk through shared memory.
 
 use insane::{Channel, Code, Event, Qos, Reliability, SinkOptions, SourceOptions, Wait, WhenFull};
-use insane_tests_system::{Host, Watchdog, account};
+use insane_tests_host::{Host, Watchdog, account};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);

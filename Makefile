@@ -1,0 +1,46 @@
+# Every verb sets up what it needs first (scripts/setup), which is quick when all is there.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-fast verify soak bench lint doc setup
+
+# How long `make soak` runs, altogether.
+SECONDS ?= 3600
+
+help: ## show this list
+	@grep -hE '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r verb text; do \
+		printf '  make %-10s %s\n' "$$verb" "$$text"; done
+
+demo: ## two xApps and a dApp on this host: live table, latencies, accounting (out/demo)
+	@scripts/setup base rust python
+	@scripts/call demo/run
+
+test: ## all tests: Rust, C, Python, whole system (under 15 minutes on two cores once built)
+	@scripts/setup base rust python
+	@scripts/test
+
+test-fast: ## unit tests and what else is quick (under 2 minutes)
+	@scripts/setup base rust python
+	@scripts/test --fast
+
+verify: ## loom models, Miri and fuzz smoke
+	@scripts/setup base rust verify
+	@scripts/verify
+
+soak: ## the long runs, an hour or SECONDS=n (out/soak.json)
+	@scripts/setup base rust python
+	@scripts/soak --seconds '$(SECONDS)'
+
+bench: ## the comparison with other systems, about 20 minutes, QUICK=1 under 5 (out/bench)
+	@scripts/setup base rust python
+	@QUICK='$(QUICK)' scripts/call bench/run
+
+lint: ## format, clippy, licences, Python and shell checks, house rules
+	@scripts/setup base rust python lint
+	@scripts/lint
+
+doc: ## reference of all crates and the guide (out/doc)
+	@scripts/setup base rust python
+	@scripts/doc
+
+setup: ## install everything that the other verbs need
+	@scripts/setup base rust python lint verify
