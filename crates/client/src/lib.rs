@@ -33,6 +33,7 @@ mod stream;
 mod tx;
 
 pub use error::{Code, Error, Result};
+pub use insane_shm::counters::{CellCounts, CellState, Count};
 pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
 pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};
 pub use options::{SinkOptions, SourceOptions, Wait, WhenFull};

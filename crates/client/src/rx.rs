@@ -21,6 +21,8 @@ pub(crate) struct Rx {
     pub(crate) sinks: Vec<Option<RxSink>>,
     next: usize,
     generation: u32,
+    /// A peer broke its link: the service thread is to be told.
+    pub(crate) alarm: bool,
 }
 
 /// One link from a session with sources.
@@ -255,6 +257,7 @@ impl Rx {
             }
             Err(broken) => {
                 link.broken = Some(broken);
+                self.alarm = true;
                 return Polled::Nothing;
             }
         };

@@ -151,7 +151,14 @@ impl Sink {
     #[inline]
     pub fn try_raw(&self) -> Result<Option<RawMessage>> {
         self.check()?;
-        self.stream.rx.lock().take(self.index)
+        let mut rx = self.stream.rx.lock();
+        let taken = rx.take(self.index);
+        if rx.alarm {
+            rx.alarm = false;
+            drop(rx);
+            self.stream.session.ring();
+        }
+        taken
     }
 
     /// Gives back a message that [`Self::try_raw`] or [`Self::consume_raw`] of this sink gave. Never blocks.

@@ -352,18 +352,50 @@ impl Source {
         }
         if self.stream.reliable && !tx.has_room(self.index, slot) {
             drop(tx);
-            if let Err(e) = self.wait_for_room(slot) {
+            if let Err(e) = self.await_room(slot) {
                 self.discard_raw(raw);
                 return Err(e);
             }
             tx = self.stream.tx.lock();
         }
-        tx.emit(self.index, emit).map(Token)
+        let token = tx.emit(self.index, emit).map(Token);
+        if tx.alarm {
+            tx.alarm = false;
+            drop(tx);
+            self.stream.session.ring();
+        }
+        token
+    }
+
+    /// Waits until a small message emitted now would be dropped by no sink, at most `timeout`: for sources on best-effort
+    /// streams that would rather wait than lose. Spins for a while, then looks every 50 microseconds: the sinks of a
+    /// best-effort stream do not wake their sources.
+    ///
+    /// # Errors
+    /// [`Code::Timeout`], [`Code::Forked`].
+    pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
+        self.check()?;
+        if self.stream.tx.lock().has_room(self.index, None) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        while !self.stream.tx.lock().has_room(self.index, None) {
+            let waited = start.elapsed();
+            if waited >= timeout {
+                return Err(Code::Timeout.into());
+            }
+            if self.options.wait == Wait::Spin || (self.options.wait == Wait::Adaptive && waited < SPIN) {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
     #[cold]
-    fn wait_for_room(&self, slot: Option<SlotId>) -> Result<()> {
+    fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
         let start = Instant::now();
         loop {
             let mut tx = self.stream.tx.lock();

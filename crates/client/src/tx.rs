@@ -23,6 +23,8 @@ pub(crate) struct Tx {
     pub(crate) share: u64,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
+    /// A peer broke its link: the service thread is to be told.
+    pub(crate) alarm: bool,
 }
 
 /// One link to a session with sinks.
@@ -241,6 +243,7 @@ impl Tx {
             return true;
         }
         link.reclaim(&mut self.slab);
+        self.alarm |= link.broken.is_some();
         fits(link)
     }
 
@@ -257,6 +260,7 @@ impl Tx {
     pub(crate) fn reclaim_all(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.reclaim(&mut self.slab);
+            self.alarm |= link.broken.is_some();
         }
         self.note_fates();
     }
