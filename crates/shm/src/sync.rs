@@ -3,7 +3,9 @@
 #[cfg(not(loom))]
 mod door {
     pub(crate) use core::cell::UnsafeCell;
-    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+    #[cfg(not(miri))]
+    pub(crate) use core::sync::atomic::compiler_fence;
+    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use std::thread::yield_now;
 
