@@ -31,6 +31,7 @@ mod sink;
 mod source;
 mod stream;
 mod tx;
+mod waitset;
 
 pub use error::{Code, Error, Result};
 pub use insane_shm::counters::{CellCounts, CellState, Count};
@@ -43,3 +44,4 @@ pub use sink::{Callback, Message, Receive, Sink};
 pub use source::{Buffer, RawBuffer, Source, Token};
 pub use stream::{Channel, Stream};
 pub use tx::Outcome;
+pub use waitset::wait_any;

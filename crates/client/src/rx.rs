@@ -80,7 +80,8 @@ pub struct RawMessage {
     pub(crate) inline: [u64; 8],
     pub(crate) base: Option<NonNull<u8>>,
     pub(crate) trusted: bool,
-    pub(crate) epoch: Epoch,
+    /// The epoch in halves: C keeps messages in memory of eight-byte alignment.
+    epoch: [u64; 2],
     link: u32,
     generation: u32,
     cell: Option<CellWriter>,
@@ -107,7 +108,7 @@ impl RawMessage {
     /// The source's epoch.
     #[must_use]
     pub fn source(&self) -> Epoch {
-        self.epoch
+        Epoch(u128::from(self.epoch[0]) | u128::from(self.epoch[1]) << 64)
     }
 
     /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC, if its source says so.
@@ -229,6 +230,28 @@ impl Rx {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
+    ///
+    /// # Errors
+    /// [`Code::Closed`].
+    pub(crate) fn has(&mut self, sink: usize) -> Result<bool> {
+        let waits = |rx: &Self| match rx.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open) {
+            Some(me) => Ok(!me.queue.is_empty()),
+            None => Err(crate::Error::from(Code::Closed)),
+        };
+        if waits(self)? {
+            return Ok(true);
+        }
+        for at in 0..self.links.len() {
+            for _ in 0..64 {
+                if matches!(self.poll(at, None), Polled::Nothing) {
+                    break;
+                }
+            }
+        }
+        waits(self)
     }
 
     /// Counts a message as delivered; the last thing before the application has it.
@@ -521,7 +544,7 @@ fn raw(
         inline: delivery.inline,
         base,
         trusted: link.trusted,
-        epoch,
+        epoch: [epoch.0 as u64, (epoch.0 >> 64) as u64],
         link: at as u32,
         generation: link.generation,
         cell,

@@ -233,6 +233,23 @@ impl Sink {
         self.stream.rx.lock().awake(&sleep.links);
     }
 
+    /// Whether a message is there to be consumed now. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    pub fn has_message(&self) -> Result<bool> {
+        self.check()?;
+        self.stream.rx.lock().has(self.index)
+    }
+
+    pub(crate) fn announce(&self) -> Option<crate::rx::Sleep> {
+        self.stream.rx.lock().announce(self.index)
+    }
+
+    pub(crate) fn awake(&self, sleep: &crate::rx::Sleep) {
+        self.stream.rx.lock().awake(&sleep.links);
+    }
+
     /// Ends the waits of other threads on this sink for once: they look again and go on waiting.
     pub fn interrupt(&self) {
         self.stream.rx.visit().interrupt();
