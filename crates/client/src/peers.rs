@@ -712,11 +712,9 @@ impl Peers {
             }
         }
         rx.disarm();
-        for sink in rx.sinks.iter_mut().flatten() {
-            if let Some(waker) = sink.waker.take() {
-                waker.wake();
-            }
-        }
+        let wakers: Vec<_> = rx.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
+        drop(rx);
+        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 }
 

@@ -10,7 +10,7 @@ use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
@@ -21,8 +21,10 @@ pub(crate) struct Rx {
     pub(crate) sinks: Vec<Option<RxSink>>,
     next: usize,
     generation: u32,
-    /// A peer broke its link: the service thread is to be told.
+    /// A peer broke its link, or wakers are to be called: the service thread is to be told.
     pub(crate) alarm: bool,
+    /// Wakers to be called once the lock is free: they may take locks of their own, such as an interpreter's.
+    pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
 }
 
 /// One link from a session with sources.
@@ -339,7 +341,8 @@ impl Rx {
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
                 if let Some(waker) = sink.waker.take() {
-                    waker.wake();
+                    crate::session::lock(&self.wakers).push(waker);
+                    self.alarm = true;
                 }
             }
         }
@@ -434,7 +437,7 @@ impl Rx {
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
         if let Some(waker) = sink.waker.take() {
-            waker.wake();
+            crate::session::lock(&self.wakers).push(waker);
         }
         let queue = std::mem::take(&mut sink.queue);
         for message in queue {
@@ -492,7 +495,7 @@ impl Rx {
             sink.interrupt.fetch_add(1, Ordering::Release);
             insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
             if let Some(waker) = sink.waker.take() {
-                waker.wake();
+                crate::session::lock(&self.wakers).push(waker);
             }
         }
     }

@@ -157,6 +157,7 @@ impl Service {
             if self.retry_at.is_some_and(|at| Instant::now() >= at) {
                 self.reconnect();
             }
+            self.call_wakers();
             self.shared.notify();
         }
         self.shared.closed.store(true, Ordering::Release);
@@ -168,10 +169,16 @@ impl Service {
             }
         }
         self.peers.close_all();
+        self.call_wakers();
         // Streams hold the session and the session its streams: cut the circle.
         lock(&self.shared.endpoints).clear();
         lock(&self.shared.streams).clear();
         self.shared.notify();
+    }
+
+    fn call_wakers(&self) {
+        let streams = lock(&self.shared.streams).clone();
+        streams.iter().for_each(|s| s.call_wakers());
     }
 
     fn finished(&self) -> bool {

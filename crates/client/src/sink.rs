@@ -253,11 +253,32 @@ impl Sink {
     /// Ends the waits of other threads on this sink for once: they look again and go on waiting.
     pub fn interrupt(&self) {
         self.stream.rx.visit().interrupt();
+        self.stream.session.ring();
     }
 
     /// The next message, as a future for any executor.
     pub fn receive(&self) -> Receive<'_> {
         Receive { sink: self }
+    }
+
+    /// As [`Self::receive`], for bindings: takes the next message, or has the context's waker woken when there may be one.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    pub fn poll_raw(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
+        loop {
+            if let Some(raw) = self.try_raw()? {
+                return Poll::Ready(Ok(raw));
+            }
+            self.stream.session.ensure_bells(&self.stream);
+            let mut rx = self.stream.rx.lock();
+            if let Some(me) = rx.sinks[self.index].as_mut() {
+                me.waker = Some(cx.waker().clone());
+            }
+            if rx.arm(self.index) {
+                return Poll::Pending;
+            }
+        }
     }
 
     /// Calls `f` for every message from a thread of its own, until the returned guard is dropped or the sink is closed.
@@ -335,19 +356,6 @@ impl<'a> Future for Receive<'a> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let sink = self.sink;
-        sink.check()?;
-        loop {
-            if let Some(raw) = sink.try_raw()? {
-                return Poll::Ready(Ok(Message { raw, sink }));
-            }
-            sink.stream.session.ensure_bells(&sink.stream);
-            let mut rx = sink.stream.rx.lock();
-            if let Some(me) = rx.sinks[sink.index].as_mut() {
-                me.waker = Some(cx.waker().clone());
-            }
-            if rx.arm(sink.index) {
-                return Poll::Pending;
-            }
-        }
+        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message { raw, sink }))
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct StreamShared {
     pub(crate) tx: BiasedLock<Tx>,
     pub(crate) rx: BiasedLock<Rx>,
     pub(crate) effective: Mutex<BTreeMap<String, EffectiveQos>>,
+    wakers: Arc<Mutex<Vec<std::task::Waker>>>,
 }
 
 /// A channel by its name, or by a plain 64-bit id.
@@ -143,11 +144,19 @@ impl Stream {
 }
 
 impl StreamShared {
+    /// Calls the wakers that were put aside while the lock was held.
+    pub(crate) fn call_wakers(&self) {
+        let wakers = std::mem::take(&mut *crate::session::lock(&self.wakers));
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+
     pub(crate) fn new(session: Arc<Shared>, name: String, qos: Qos, strict: bool, number: u32) -> Self {
         let share = session.limits().memory_bytes / 2;
         let mut tx = Tx { share, ..Tx::default() };
         tx.share_out();
+        let rx = Rx::default();
         Self {
+            wakers: rx.wakers.clone(),
             session,
             name,
             qos,
@@ -156,7 +165,7 @@ impl StreamShared {
             number: AtomicU32::new(number),
             open: AtomicBool::new(true),
             tx: BiasedLock::new(tx),
-            rx: BiasedLock::new(Rx::default()),
+            rx: BiasedLock::new(rx),
             effective: Mutex::new(BTreeMap::new()),
         }
     }
