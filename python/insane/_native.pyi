@@ -1,10 +1,11 @@
 """The native half of the package. All calls may be made from any thread unless they say otherwise."""
 
-from collections.abc import Buffer as ReadableBuffer
 from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, final
+
+from typing_extensions import Buffer as ReadableBuffer
 
 CODES: dict[str, int]
 __version__: str

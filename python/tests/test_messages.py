@@ -174,7 +174,8 @@ def test_an_interpreter_ends_with_everything_open(runtime: str) -> None:
 
 def test_control_c_ends_a_wait(runtime: str) -> None:
     code = (
-        "import insane, os, signal, threading; s = insane.Session('ctrl-c'); k = s.stream().sink('never', wait='sleep');"
+        "import insane, os, signal, threading; s = insane.Session('ctrl-c')\n"
+        "k = s.stream().sink('never', wait='sleep')\n"
         "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
         "try:\n    k.consume()\nexcept KeyboardInterrupt:\n    print('interrupted')"
     )

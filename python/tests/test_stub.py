@@ -21,7 +21,8 @@ def test_the_stub_matches_the_module() -> None:
     assert set(classes) == set(compiled)
     hidden = {"__buffer__", "__new__"}
     for name, node in classes.items():
-        public = {m for m in vars(compiled[name]) if not m.startswith("__") or m in {"__len__", "__bytes__", "__enter__", "__exit__"}}
+        special = {"__len__", "__bytes__", "__enter__", "__exit__"}
+        public = {m for m in vars(compiled[name]) if not m.startswith("__") or m in special}
         assert members(node) - hidden == public - hidden, name
 
 
