@@ -596,6 +596,7 @@ impl Peers {
 
     /// A sink of this session closes; it was closed in its stream already.
     pub(crate) fn close_sink(&mut self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
+        reach(Step::Detach);
         for pair in self.pairs.iter_mut().flatten() {
             let links: Vec<(u32, usize)> =
                 pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();
