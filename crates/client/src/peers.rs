@@ -383,7 +383,7 @@ impl Peers {
         let entries = self.shared.limits().link_entries;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let outgoing = pair.outgoing.get_mut(&link).ok_or_else(|| refuse("a link that was not offered"))?;
-        let memory = outgoing.offered.take().ok_or_else(|| refuse("a link that was accepted twice"))?;
+        let memory = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
         let [returns, counters] = &fds[..] else { return Err(refuse("an accepted link without memory")) };
         let needs = ReturnBlock::bytes(entries)? as u64;
         let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096))?);
@@ -398,7 +398,8 @@ impl Peers {
         tx.links[place] = Some(TxLink::new(producer, counters));
         tx.share_out();
         drop(tx);
-        outgoing.at = place;
+        // Only now: until all was checked there is no link to be ended with the pair.
+        (outgoing.offered, outgoing.at) = (None, place);
         send_segments(pair, link);
         open_waiting(pair, link);
         Ok(())
@@ -596,6 +597,7 @@ impl Peers {
 
     /// A sink of this session closes; it was closed in its stream already.
     pub(crate) fn close_sink(&mut self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
+        reach(Step::Detach);
         for pair in self.pairs.iter_mut().flatten() {
             let links: Vec<(u32, usize)> =
                 pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();

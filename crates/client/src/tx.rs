@@ -40,6 +40,20 @@ pub(crate) struct TxLink {
     pub(crate) broken: Option<Broken>,
     /// Messages that came back with a fate and were not noted yet.
     fates: Vec<Returned>,
+    /// Flows that were closed in good order while messages for them were still under way.
+    closing: Vec<Closing>,
+}
+
+/// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
+#[derive(Debug)]
+struct Closing {
+    source: usize,
+    sink: SinkId,
+    cell: CellWriter,
+    peer_cell: u32,
+    /// The numbers of its first and last message.
+    span: (u64, u64),
+    given: u64,
 }
 
 /// One source.
@@ -83,6 +97,8 @@ pub(crate) struct EndedFlow {
     flow: TxFlow,
     end: u64,
     finished: u64,
+    /// The link on which its last messages may still be under way.
+    link: Option<usize>,
 }
 
 /// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
@@ -166,7 +182,42 @@ impl TxFlow {
 
 impl TxLink {
     pub(crate) fn new(producer: Producer, peer: Counters) -> Self {
-        Self { producer, peer, doorbell: None, held: 0, room_sleepers: 0, broken: None, fates: Vec::new() }
+        Self { producer, peer, doorbell: None, held: 0, room_sleepers: 0, broken: None, fates: Vec::new(), closing: Vec::new() }
+    }
+
+    /// How many of the `given` messages of a flow its sink has counted. A cell that is another flow's by now was this one's
+    /// until all was counted.
+    fn finished(&self, sink: SinkId, peer_cell: u32, given: u64) -> u64 {
+        match self.peer.get(peer_cell) {
+            Some(cell) if cell.sink == sink.0 => self.peer.finished(peer_cell).min(given),
+            _ => given,
+        }
+    }
+
+    /// Remembers a flow that was closed, and forgets those that are finished meanwhile.
+    fn close(&mut self, flow: Closing) {
+        self.closing.push(flow);
+        let closing = std::mem::take(&mut self.closing);
+        let open = |f: &Closing| self.finished(f.sink, f.peer_cell, f.given) < f.given;
+        self.closing = closing.into_iter().filter(open).collect();
+    }
+
+    /// Counts what the consumer, which is gone, had not counted of a flow as unconfirmed: one by one over the messages that
+    /// the ring still shows, nothing is taken from a difference. Returns how many were finished.
+    fn unconfirmed(&self, flow: &Closing) -> u64 {
+        let finished = self.finished(flow.sink, flow.peer_cell, flow.given);
+        let (first, last) = flow.span;
+        let mut ordinal = flow.given;
+        for (source, sequence) in self.producer.recent() {
+            if ordinal <= finished {
+                break;
+            }
+            if source as usize == flow.source && (first..=last).contains(&sequence) {
+                flow.cell.add(Count::Unconfirmed, 1);
+                ordinal -= 1;
+            }
+        }
+        finished
     }
 
     /// Takes back what the consumer returned. The link is marked broken when it lies.
@@ -381,7 +432,14 @@ impl Tx {
             }
         }
         for ended in source.ended.iter().filter(|e| e.flow.start <= sequence && sequence <= e.end) {
-            ended.flow.state(sequence, ended.finished, true, &mut outcome);
+            let flow = &ended.flow;
+            match ended.link.and_then(|at| self.links[at].as_ref()) {
+                Some(link) => {
+                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given);
+                    flow.state(sequence, finished, false, &mut outcome);
+                }
+                None => flow.state(sequence, ended.finished, true, &mut outcome),
+            }
         }
         Ok(outcome)
     }
@@ -396,21 +454,21 @@ impl Tx {
             .enumerate()
             .find_map(|(r, route)| route.flows.iter().position(|f| f.sink == sink).map(|f| (r, f)))?;
         let flow = source.routes[r].flows.remove(f);
-        let link = self.links[source.routes[r].link].as_ref();
-        let finished = link.map_or(0, |l| l.peer.finished(flow.peer_cell)).min(flow.given);
-        if lost {
-            // Counted one by one over the messages that the ring still shows: nothing is taken from a difference.
-            let recent = link.into_iter().flat_map(|l| l.producer.recent());
-            let mut ordinal = flow.given;
-            for (_, _sequence) in recent.filter(|(s, sequence)| *s as usize == index && *sequence >= flow.start) {
-                if ordinal <= finished || ordinal == 0 {
-                    break;
-                }
-                if !flow.observer {
-                    flow.cell.add(Count::Unconfirmed, 1);
-                }
-                ordinal -= 1;
-            }
+        let at = source.routes[r].link;
+        let link = self.links[at].as_mut();
+        let closing = Closing {
+            source: index,
+            sink,
+            cell: flow.cell.clone(),
+            peer_cell: flow.peer_cell,
+            span: (flow.start, source.sequence),
+            given: flow.given,
+        };
+        let mut finished = flow.given;
+        match link {
+            Some(link) if lost && !flow.observer => finished = link.unconfirmed(&closing),
+            Some(link) if !flow.observer => link.close(closing),
+            _ => {}
         }
         if source.routes[r].flows.is_empty() {
             source.routes.remove(r);
@@ -419,8 +477,8 @@ impl Tx {
         if source.ended.len() == 64 {
             source.ended.pop_front();
         }
-        let finished = if lost { finished } else { flow.given };
-        source.ended.push_back(EndedFlow { flow, end: source.sequence, finished });
+        let link = (!lost).then_some(at);
+        source.ended.push_back(EndedFlow { flow, end: source.sequence, finished, link });
         Some(cell)
     }
 
@@ -433,6 +491,20 @@ impl Tx {
             cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(index, sink, true)));
         }
         if let Some(mut link) = self.links[at].take() {
+            for flow in std::mem::take(&mut link.closing) {
+                let finished = link.unconfirmed(&flow);
+                let source = self.sources[flow.source].as_mut();
+                for ended in source.into_iter().flat_map(|s| s.ended.iter_mut()) {
+                    if ended.link == Some(at) && ended.flow.sink == flow.sink {
+                        ended.finished = finished;
+                    }
+                }
+            }
+            for ended in self.sources.iter_mut().flatten().flat_map(|s| s.ended.iter_mut()) {
+                if ended.link == Some(at) {
+                    ended.link = None;
+                }
+            }
             let slab = &mut self.slab;
             link.producer.dissolve(|segment, slot| {
                 slab.unhold(SlotId { segment, slot });
