@@ -112,13 +112,19 @@ impl Matcher {
         })
     }
 
+    /// The server names of which one must fit.
+    #[must_use]
+    pub fn server_names(&self) -> &[String] {
+        &self.spec.server_name
+    }
+
     /// Whether it needs the packet's headers to be read.
     #[must_use]
     pub fn needs_headers(&self) -> bool {
-        self.ip || self.ethernet || !self.raw.is_empty() || self.spec.qfi.is_some()
+        self.ip || self.ethernet || !self.spec.server_name.is_empty() || !self.raw.is_empty() || self.spec.qfi.is_some()
     }
 
-    /// Whether a packet matches.
+    /// Whether a packet matches, server names aside.
     #[must_use]
     pub fn matches(&self, packet: &PacketView<'_>) -> bool {
         (!self.beside || self.matches_beside(packet))

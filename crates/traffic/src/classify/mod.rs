@@ -11,10 +11,15 @@ use crate::stats::StatMap;
 use crate::time::Time;
 
 mod fragments;
+mod hash;
+mod hints;
 mod matcher;
+mod simple;
 mod stage;
 
+pub use hash::Hash;
 pub use matcher::Matcher;
+pub use simple::{ByClass, ByL4s, ByQfi, RoundRobin};
 pub(crate) use stage::{Action, ClassifierStage, Filter, Routed};
 
 /// What a classifier or a policer may look at.
@@ -61,8 +66,9 @@ pub trait Classifier: Send {
     /// A packet for which [`Decision::Tracked`] was answered has left the pipeline.
     fn left(&mut self, _tag: u32) {}
 
-    /// Takes new parameters and keeps its state; false if they are for another kind of classifier.
-    fn modify(&mut self, _to: &TargetSpec) -> bool {
+    /// Takes new parameters and the queues that there are, and keeps its state; false if the parameters are for another
+    /// kind of classifier.
+    fn modify(&mut self, _to: &TargetSpec, _queues: &[QueueId]) -> bool {
         false
     }
 

@@ -1,9 +1,10 @@
 //! The list of filters.
 
 use super::fragments::Fragments;
+use super::hints::{self, Hints};
 use super::{Classifier, Decision, Matcher, PacketView};
 use crate::packet::{QueueId, Ticket};
-use crate::parse::{Fragment, Headers};
+use crate::parse::{Fragment, Headers, Shape};
 use crate::spec::TargetSpec;
 use crate::stats::{FilterStats, StatMap};
 use crate::time::Time;
@@ -43,7 +44,10 @@ pub(crate) struct ClassifierStage {
     choosers: Vec<(u32, usize)>,
     needs_headers: bool,
     next_serial: u32,
+    /// Whether any filter asks for server names.
+    needs_names: bool,
     fragments: Fragments,
+    hints: Hints,
     pub(crate) unmatched: u64,
 }
 
@@ -54,7 +58,9 @@ impl ClassifierStage {
             choosers: Vec::new(),
             needs_headers: false,
             next_serial: 1,
+            needs_names: false,
             fragments: Fragments::new(hash_key),
+            hints: Hints::new(hash_key),
             unmatched: 0,
         }
     }
@@ -78,8 +84,14 @@ impl ClassifierStage {
 
     /// Where a packet goes: the first filter that decides.
     pub(crate) fn route(&mut self, now: Time, packet: &PacketView<'_>) -> Routed {
+        if self.needs_names {
+            self.hints.observe(now, packet.headers, packet.bytes);
+        }
         for filter in &mut self.filters {
             if !filter.matcher.matches(packet) {
+                continue;
+            }
+            if self.needs_names && !name_fits(&mut self.hints, now, filter.matcher.server_names(), packet.headers) {
                 continue;
             }
             let routed = match &mut filter.action {
@@ -100,6 +112,13 @@ impl ClassifierStage {
         Routed::Queue(QueueId::DEFAULT, Ticket::NONE)
     }
 
+    /// Learns server names from a packet that does not go through the pipeline: the other direction's.
+    pub(crate) fn observe(&mut self, now: Time, headers: &Headers, bytes: &[u8]) {
+        if self.needs_names {
+            self.hints.observe(now, headers, bytes);
+        }
+    }
+
     /// A packet has left.
     #[inline]
     pub(crate) fn left(&mut self, ticket: Ticket) {
@@ -114,13 +133,13 @@ impl ClassifierStage {
 
     /// Puts a filter in its place, instead of the one of the same id if there is one. True if its classifier is new and
     /// does not know the queues yet.
-    pub(crate) fn put(&mut self, mut filter: Filter, target: &TargetSpec) -> bool {
+    pub(crate) fn put(&mut self, mut filter: Filter, target: &TargetSpec, queues: &[QueueId]) -> bool {
         let mut is_new = matches!(filter.action, Action::Choose(_));
         if let Some(old) = self.filters.iter().position(|f| f.id == filter.id) {
             let old = self.filters.remove(old);
             (filter.packets, filter.bytes) = (old.packets, old.bytes);
             if let Action::Choose(mut kept) = old.action
-                && kept.modify(target)
+                && kept.modify(target, queues)
             {
                 filter.action = Action::Choose(kept);
                 filter.serial = old.serial;
@@ -152,6 +171,7 @@ impl ClassifierStage {
     fn reindex(&mut self) {
         let choosers = self.filters.iter().enumerate().filter(|(_, f)| matches!(f.action, Action::Choose(_)));
         self.choosers = choosers.map(|(place, f)| (f.serial, place)).collect();
+        self.needs_names = self.filters.iter().any(|f| !f.matcher.server_names().is_empty());
         self.needs_headers = self.filters.iter().any(|f| f.action_needs_headers || f.matcher.needs_headers());
     }
 
@@ -184,5 +204,20 @@ impl ClassifierStage {
     pub(crate) fn stats(&self, out: &mut StatMap) {
         out.count("fragments_resolved", self.fragments.resolved);
         out.count("fragments_unresolved", self.fragments.unresolved);
+        if self.needs_names {
+            self.hints.stats(out);
+        }
     }
+}
+
+/// Whether the name of the server behind the packet fits one of the patterns; true if there are none.
+fn name_fits(hints: &mut Hints, now: Time, patterns: &[String], headers: &Headers) -> bool {
+    if patterns.is_empty() {
+        return true;
+    }
+    if headers.shape != Shape::Ip {
+        return false;
+    }
+    let Some(name) = hints.name_of(now, &headers.inner) else { return false };
+    patterns.iter().any(|pattern| hints::fits(pattern, name))
 }

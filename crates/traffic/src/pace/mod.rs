@@ -4,6 +4,12 @@ use crate::spec::PacerSpec;
 use crate::stats::StatMap;
 use crate::time::Time;
 
+mod bdp;
+mod dql;
+
+pub use bdp::Bdp;
+pub use dql::Dql;
+
 /// The state of the buffer that the pipeline feeds, as the RLC reports it or as F1-U's downlink delivery status (TS 38.425)
 /// carries it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

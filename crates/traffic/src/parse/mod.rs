@@ -7,6 +7,9 @@ mod ethernet;
 mod ip;
 mod tunnel;
 
+pub(crate) mod dns;
+pub(crate) mod tls;
+
 use crate::packet::Ecn;
 
 pub use ethernet::Ethernet;

@@ -1,16 +1,16 @@
 //! Making stages out of their descriptions.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::slots::{Slot, Slots};
 use super::{Pipeline, Volume};
-use crate::classify::{Action, Classifier, ClassifierStage, Filter, Matcher};
-use crate::pace::{NoPacer, Pacer};
+use crate::classify::{self, Action, Classifier, ClassifierStage, Filter, Matcher};
+use crate::pace::{Bdp, Dql, NoPacer, Pacer};
 use crate::packet::{DropReason, Packet, QueueId};
 use crate::police::{Policer, Tricolour};
-use crate::queue::{Codel, Fifo, Queue};
-use crate::schedule::{RoundRobin, Scheduler};
+use crate::queue::{Codel, Coupling, Dualpi2, Fifo, Pie, Queue, Red};
+use crate::schedule::{Conditional, Drr, FqCodel, RoundRobin, Scheduler, Strict, Weighted};
 use crate::shape::{Shaper, TokenBucket};
 use crate::spec::{
     FilterSpec, Layout, PacerSpec, PolicerSpec, QueueKind, QueueLimit, QueueSpec, SchedulerSpec, ShaperSpec, SpecError,
@@ -81,15 +81,20 @@ impl<P> Plugins<P> for NoPlugins {}
 /// Makes stages.
 pub(super) struct Builder<P> {
     plugins: Arc<dyn Plugins<P>>,
+    seed: [u64; 2],
+    /// What the DualPI2 pairs share, by their names; queues that join a pair later find it here.
+    pub(super) couplings: Couplings,
 }
+
+pub(super) type Couplings = BTreeMap<String, Arc<Coupling>>;
 
 fn named<T>(name: &str, made: Result<T, PluginError>) -> Result<T, SpecError> {
     made.map_err(|e| SpecError::Plugin { name: name.to_owned(), text: e.0 })
 }
 
 impl<P: Packet> Builder<P> {
-    pub(super) fn new(plugins: Option<Arc<dyn Plugins<P>>>) -> Self {
-        Self { plugins: plugins.unwrap_or_else(|| Arc::new(NoPlugins)) }
+    pub(super) fn new(plugins: Option<Arc<dyn Plugins<P>>>, seed: [u64; 2], couplings: Couplings) -> Self {
+        Self { plugins: plugins.unwrap_or_else(|| Arc::new(NoPlugins)), seed, couplings }
     }
 
     pub(super) fn filter(&self, spec: &FilterSpec) -> Result<Filter, SpecError> {
@@ -97,19 +102,42 @@ impl<P: Packet> Builder<P> {
         let action = match &spec.to {
             TargetSpec::Queue { queue } => Action::Queue(*queue),
             TargetSpec::Drop {} => Action::Drop,
+            TargetSpec::Hash { queues } => {
+                let key = [self.seed[0], crate::random::keyed_hash(self.seed, &[u64::from(spec.id), 1])];
+                Action::Choose(Box::new(classify::Hash::new(key, queues.clone())))
+            }
+            TargetSpec::RoundRobin { queues } => Action::Choose(Box::new(classify::RoundRobin::new(queues.clone()))),
+            TargetSpec::Qfi { map } => Action::Choose(Box::new(classify::ByQfi::new(map))),
+            TargetSpec::Class { queues } => Action::Choose(Box::new(classify::ByClass::new(queues))),
+            TargetSpec::L4s { l4s, classic } => {
+                Action::Choose(Box::new(classify::ByL4s { l4s: *l4s, classic: *classic }))
+            }
             TargetSpec::Plugin { name, options } => {
                 Action::Choose(named(name, self.plugins.classifier(name, options))?)
             }
         };
-        let action_needs_headers = matches!(action, Action::Choose(_));
+        let action_needs_headers = match &spec.to {
+            TargetSpec::Queue { .. } | TargetSpec::Drop {} => false,
+            TargetSpec::RoundRobin { .. } | TargetSpec::Class { .. } => false,
+            TargetSpec::Hash { .. } | TargetSpec::Qfi { .. } | TargetSpec::L4s { .. } | TargetSpec::Plugin { .. } => {
+                true
+            }
+        };
         let (id, priority) = (spec.id, spec.priority);
         Ok(Filter { id, priority, matcher, action, action_needs_headers, serial: 0, packets: 0, bytes: 0 })
     }
 
-    pub(super) fn queue(&self, kind: &QueueKind) -> Result<Box<dyn Queue<P>>, SpecError> {
+    pub(super) fn queue(&mut self, id: QueueId, kind: &QueueKind) -> Result<Box<dyn Queue<P>>, SpecError> {
+        let seed = crate::random::keyed_hash(self.seed, &[id.0.into()]);
         Ok(match kind {
             QueueKind::Fifo { limit } => Box::new(Fifo::new(*limit)),
             QueueKind::Codel(spec) => Box::new(Codel::new(*spec)),
+            QueueKind::Red(spec) => Box::new(Red::new(*spec, seed)),
+            QueueKind::Pie(spec) => Box::new(Pie::new(*spec, seed)),
+            QueueKind::Dualpi2(spec) => {
+                let coupling = self.couplings.entry(spec.pair.clone()).or_default();
+                Box::new(Dualpi2::new(spec.clone(), coupling.clone()))
+            }
             QueueKind::Plugin { name, options, limit } => named(name, self.plugins.queue(name, options, *limit))?,
         })
     }
@@ -130,9 +158,9 @@ impl<P: Packet> Builder<P> {
         })
     }
 
-    pub(super) fn slot(&self, spec: &QueueSpec) -> Result<Slot<P>, SpecError> {
+    pub(super) fn slot(&mut self, spec: &QueueSpec) -> Result<Slot<P>, SpecError> {
         Ok(Slot {
-            queue: self.queue(&spec.kind)?,
+            queue: self.queue(spec.id, &spec.kind)?,
             policer: spec.policer.as_ref().map(|p| self.policer(p)).transpose()?,
             shaper: spec.shaper.as_ref().map(|s| self.shaper(s)).transpose()?,
             blocked: None,
@@ -145,6 +173,11 @@ impl<P: Packet> Builder<P> {
     pub(super) fn scheduler(&self, spec: &SchedulerSpec) -> Result<Box<dyn Scheduler>, SpecError> {
         Ok(match spec {
             SchedulerSpec::RoundRobin {} => Box::new(RoundRobin::default()),
+            SchedulerSpec::Drr { quantum, weights } => Box::new(Drr::new(*quantum, weights)),
+            SchedulerSpec::Strict { order } => Box::new(Strict::new(order)),
+            SchedulerSpec::Conditional { high, protection } => Box::new(Conditional::new(high, *protection)),
+            SchedulerSpec::Weighted { weights } => Box::new(Weighted::new(weights)),
+            SchedulerSpec::FqCodel { quantum } => Box::new(FqCodel::new(*quantum)),
             SchedulerSpec::Plugin { name, options } => named(name, self.plugins.scheduler(name, options))?,
         })
     }
@@ -152,6 +185,8 @@ impl<P: Packet> Builder<P> {
     pub(super) fn pacer(&self, spec: &PacerSpec) -> Result<Box<dyn Pacer>, SpecError> {
         Ok(match spec {
             PacerSpec::None {} => Box::new(NoPacer),
+            PacerSpec::Dql(spec) => Box::new(Dql::new(*spec)),
+            PacerSpec::Bdp(spec) => Box::new(Bdp::new(*spec)),
             PacerSpec::Plugin { name, options } => named(name, self.plugins.pacer(name, options))?,
         })
     }
@@ -163,12 +198,12 @@ pub(super) fn pipeline<P: Packet>(
     seed: [u64; 2],
     plugins: Option<Arc<dyn Plugins<P>>>,
 ) -> Result<Pipeline<P>, SpecError> {
-    let builder = Builder::new(plugins.clone());
+    let mut builder = Builder::new(plugins.clone(), seed, Couplings::new());
     let mut classifier = ClassifierStage::new(seed);
     let mut slots = Slots::new();
     let mut scheduler = builder.scheduler(&layout.scheduler)?;
     for filter in layout.filters.values() {
-        let _new = classifier.put(builder.filter(filter)?, &filter.to);
+        let _new = classifier.put(builder.filter(filter)?, &filter.to, &[]);
     }
     for (&id, spec) in &layout.queues {
         slots.insert(id, builder.slot(spec)?);
@@ -184,6 +219,7 @@ pub(super) fn pipeline<P: Packet>(
         seed,
         plugins,
         classifier,
+        couplings: builder.couplings,
         slots,
         scheduler,
         timers: BinaryHeap::new(),

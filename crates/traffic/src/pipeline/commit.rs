@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::build::Builder;
+use super::build::{Builder, Couplings};
 use super::slots::{Exit, Slot};
 use super::{Pipeline, Plugins, Volume};
 use crate::classify::Filter;
@@ -17,6 +17,9 @@ use crate::spec::{
     SpecError, TargetSpec,
 };
 use crate::time::Time;
+
+/// How many changes may be made at once.
+const MAX_CHANGES: usize = 1_024;
 
 /// A step with the stage that it needs, ready made.
 enum Step<P> {
@@ -37,12 +40,15 @@ pub struct Draft<P> {
     layout: Layout,
     generation: u64,
     plugins: Option<Arc<dyn Plugins<P>>>,
+    seed: [u64; 2],
+    couplings: Couplings,
 }
 
 /// Changes that were checked and prepared, for one generation of one pipeline.
 pub struct Plan<P> {
     generation: u64,
     layout: Layout,
+    couplings: Couplings,
     steps: Vec<Step<P>>,
 }
 
@@ -64,25 +70,30 @@ impl<P: Packet> Draft<P> {
     /// # Errors
     /// The first change that is not possible, and why.
     pub fn plan(&self, changes: &[Change]) -> Result<Plan<P>, SpecError> {
+        if changes.len() > MAX_CHANGES {
+            return Err(SpecError::TooMany { what: "changes at once", count: changes.len(), limit: MAX_CHANGES });
+        }
         let mut layout = self.layout.clone();
         let mut effects = Vec::new();
         for change in changes {
             layout.apply(change, &mut effects)?;
         }
         layout.check()?;
-        let builder = Builder::new(self.plugins.clone());
-        let steps = effects.into_iter().map(|effect| step(&builder, effect)).collect::<Result<_, _>>()?;
-        Ok(Plan { generation: self.generation, layout, steps })
+        let mut builder = Builder::new(self.plugins.clone(), self.seed, self.couplings.clone());
+        let steps = effects.into_iter().map(|effect| step(&mut builder, effect)).collect::<Result<_, _>>()?;
+        let mut couplings = builder.couplings;
+        couplings.retain(|pair, _| layout.has_pair(pair));
+        Ok(Plan { generation: self.generation, layout, couplings, steps })
     }
 }
 
-fn step<P: Packet>(builder: &Builder<P>, effect: Effect) -> Result<Step<P>, SpecError> {
+fn step<P: Packet>(builder: &mut Builder<P>, effect: Effect) -> Result<Step<P>, SpecError> {
     Ok(match effect {
         Effect::PutFilter(spec) => Step::PutFilter(Box::new((builder.filter(&spec)?, spec.to))),
         Effect::RemoveFilter(id) => Step::RemoveFilter(id),
         Effect::AddQueue(spec) => Step::AddQueue(spec.id, builder.slot(&spec)?),
         Effect::ModifyQueue(id, kind) => {
-            let queue = builder.queue(&kind)?;
+            let queue = builder.queue(id, &kind)?;
             Step::ModifyQueue(id, kind, queue)
         }
         Effect::RemoveQueue(id, leftover) => Step::RemoveQueue(id, leftover),
@@ -110,7 +121,13 @@ impl<P: Packet> Pipeline<P> {
     /// What is needed to plan changes elsewhere.
     #[must_use]
     pub fn draft(&self) -> Draft<P> {
-        Draft { layout: self.layout.clone(), generation: self.generation, plugins: self.plugins.clone() }
+        Draft {
+            layout: self.layout.clone(),
+            generation: self.generation,
+            plugins: self.plugins.clone(),
+            seed: self.seed,
+            couplings: self.couplings.clone(),
+        }
     }
 
     /// Plans and makes changes, all or none. Returns the new generation.
@@ -135,6 +152,7 @@ impl<P: Packet> Pipeline<P> {
             self.take(now, step, drops);
         }
         self.layout = plan.layout;
+        self.couplings = plan.couplings;
         self.generation += 1;
         Ok(self.generation)
     }
@@ -144,8 +162,8 @@ impl<P: Packet> Pipeline<P> {
             Step::PutFilter(put) => {
                 let (filter, target) = *put;
                 let id = filter.id;
-                if self.classifier.put(filter, &target) {
-                    let ids: Vec<QueueId> = self.slots.iter().map(|(id, _)| id).collect();
+                let ids: Vec<QueueId> = self.slots.iter().map(|(id, _)| id).collect();
+                if self.classifier.put(filter, &target, &ids) {
                     self.classifier.introduce(id, &ids);
                 }
             }

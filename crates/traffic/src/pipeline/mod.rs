@@ -31,6 +31,7 @@ mod slots;
 pub use build::{PluginError, Plugins};
 pub use commit::{Draft, Plan};
 
+use build::Couplings;
 use slots::Slots;
 
 /// What a pipeline answers when it is asked for a packet.
@@ -82,6 +83,7 @@ pub struct Pipeline<P> {
     seed: [u64; 2],
     plugins: Option<Arc<dyn Plugins<P>>>,
     limit: LimitSpec,
+    couplings: Couplings,
     classifier: ClassifierStage,
     slots: Slots<P>,
     scheduler: Box<dyn Scheduler>,
@@ -162,6 +164,13 @@ impl<P: Packet> Pipeline<P> {
     pub fn report(&mut self, now: Time, status: &RlcStatus) {
         self.pacer.report(now, status);
         self.pacer_wait = None;
+    }
+
+    /// Shows the classifier a packet of the other direction, in the same format: TLS greetings go uplink, and DNS answers
+    /// may come another way. It is read only if a filter asks for server names, and never queued.
+    pub fn observe(&mut self, now: Time, bytes: &[u8]) {
+        let headers = crate::parse::parse(bytes, self.layout.pdu);
+        self.classifier.observe(now, &headers, bytes);
     }
 
     /// When it is worth asking for a packet again though nothing arrives and no report comes. `None`: never.

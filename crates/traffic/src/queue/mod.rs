@@ -8,10 +8,16 @@ use crate::stats::StatMap;
 use crate::time::Time;
 
 mod codel;
+mod dualpi2;
 mod fifo;
+mod pie;
+mod red;
 
 pub use codel::Codel;
+pub use dualpi2::{Coupling, Dualpi2};
 pub use fifo::Fifo;
+pub use pie::Pie;
+pub use red::Red;
 
 /// A queue with its AQM.
 ///

@@ -1,14 +1,37 @@
 //! Stage 4, the scheduler: which queue the next packet comes from.
 
 use crate::packet::QueueId;
-use crate::spec::SchedulerSpec;
+use crate::spec::{SchedulerSpec, WeightSpec};
 use crate::stats::StatMap;
 use crate::time::Time;
 
+mod conditional;
+mod drr;
+mod fq_codel;
 mod list;
 mod round_robin;
+mod strict;
+mod weighted;
 
+pub use conditional::Conditional;
+pub use drr::Drr;
+pub use fq_codel::FqCodel;
 pub use round_robin::RoundRobin;
+pub(crate) use strict::MAX_LEVELS;
+pub use strict::Strict;
+pub use weighted::Weighted;
+
+/// Weights in the order of their queues.
+fn sorted(weights: &[WeightSpec]) -> Vec<WeightSpec> {
+    let mut weights = weights.to_vec();
+    weights.sort_unstable_by_key(|w| w.queue);
+    weights
+}
+
+/// A queue's weight, 1 if it has none. `weights` is sorted.
+fn weight_of(weights: &[WeightSpec], queue: QueueId) -> u32 {
+    weights.binary_search_by_key(&queue, |w| w.queue).map_or(1, |n| weights[n].weight)
+}
 
 /// What a scheduler may ask about the queues.
 pub trait QueueView {

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AddressSet, NumberSet};
+use super::{AddressSet, NumberSet, SpecError};
 use crate::packet::QueueId;
+
+/// How many server names a filter may have.
+const MAX_NAMES: usize = 64;
 
 /// Which header a filter looks at when there are several inside each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +104,10 @@ pub struct MatchSpec {
     /// Sizes in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<NumberSet>,
+    /// Names of the server that the flow has to do with, as DNS answers and TLS greetings told them: a name, or `*.` and a
+    /// name for everything below it. One of them must fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server_name: Vec<String>,
     /// Bytes at places.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub raw: Vec<RawSpec>,
@@ -109,6 +116,16 @@ pub struct MatchSpec {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 const fn is_inner(layer: &Layer) -> bool {
     matches!(layer, Layer::Inner)
+}
+
+/// QoS flows of one queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QfiSpec {
+    /// The identifiers, 0 to 63.
+    pub qfi: NumberSet,
+    /// Their queue.
+    pub queue: QueueId,
 }
 
 /// Where matching packets go.
@@ -122,6 +139,35 @@ pub enum TargetSpec {
     },
     /// Nowhere: they are dropped.
     Drop {},
+    /// Spread by a keyed hash of the flow.
+    Hash {
+        /// The queues; all if left out, also those that come later.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queues: Option<NumberSet>,
+    },
+    /// Each packet to the next queue.
+    RoundRobin {
+        /// The queues; all if left out, also those that come later.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queues: Option<NumberSet>,
+    },
+    /// By QoS flow identifier; packets with none of these are left to the next filter.
+    Qfi {
+        /// Which goes where.
+        map: Vec<QfiSpec>,
+    },
+    /// By the traffic class that came with the packet: class n to the n-th queue.
+    Class {
+        /// The queues.
+        queues: Vec<QueueId>,
+    },
+    /// By L4S identifier (RFC 9331): ECT(1) and CE, and all other IP packets.
+    L4s {
+        /// The low-latency queue.
+        l4s: QueueId,
+        /// The classic queue.
+        classic: QueueId,
+    },
     /// A classifier from a shared object chooses.
     Plugin {
         /// Its name.
@@ -153,7 +199,27 @@ const fn default_priority() -> u32 {
 }
 
 impl FilterSpec {
-    pub(super) fn validate(&self) -> Result<(), super::SpecError> {
-        crate::classify::Matcher::new(&self.matches).map(drop)
+    pub(super) fn validate(&self) -> Result<(), SpecError> {
+        crate::classify::Matcher::new(&self.matches)?;
+        let names = &self.matches.server_name;
+        if names.len() > MAX_NAMES || names.iter().any(|n| n.is_empty() || n.len() > 253) {
+            let expected = "it may have at most 64 names of 1 to 253 characters";
+            return Err(SpecError::invalid("match.server_name", format!("{} names", names.len()), expected));
+        }
+        match &self.to {
+            TargetSpec::Qfi { map } if map.len() > 64 || map.iter().any(|m| m.qfi.max() > 63) => {
+                let expected = "it may have at most 64 entries with identifiers of 0 to 63";
+                Err(SpecError::invalid("to.map", format!("{} entries", map.len()), expected))
+            }
+            TargetSpec::Class { queues } if queues.is_empty() || queues.len() > 1_024 => {
+                Err(SpecError::invalid("to.queues", format!("{} queues", queues.len()), "it must have 1 to 1024"))
+            }
+            TargetSpec::Hash { queues: Some(set) } | TargetSpec::RoundRobin { queues: Some(set) }
+                if set.max() >= super::MAX_QUEUES =>
+            {
+                Err(SpecError::invalid("to.queues", set, "ids are below 65536; leave it out for all queues"))
+            }
+            _ => Ok(()),
+        }
     }
 }

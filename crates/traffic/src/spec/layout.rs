@@ -1,10 +1,10 @@
 //! A checked pipeline with its queues one by one, and what each change does to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Change, FilterSpec, Leftover, LimitSpec, MAX_FILTERS, MAX_QUEUES, PacerSpec, PipelineSpec, PolicerSpec, QueueKind,
-    QueueSpec, References, SPEC_VERSION, SchedulerSpec, ShaperSpec, SpecError, TargetSpec,
+    Change, Dualpi2Spec, FilterSpec, Leftover, LimitSpec, MAX_FILTERS, MAX_QUEUES, PacerSpec, PipelineSpec,
+    PolicerSpec, QueueKind, QueueSpec, References, SPEC_VERSION, SchedulerSpec, ShaperSpec, SpecError, TargetSpec,
 };
 use crate::packet::QueueId;
 use crate::parse::PduFormat;
@@ -268,6 +268,31 @@ impl Layout {
         Ok(())
     }
 
+    /// Whether a queue belongs to this DualPI2 pair.
+    pub(crate) fn has_pair(&self, pair: &str) -> bool {
+        self.queues.values().any(|q| matches!(&q.kind, QueueKind::Dualpi2(spec) if spec.pair == pair))
+    }
+
+    /// Whether DualPI2's queues come as at most one of each role per pair, with the same parameters.
+    fn check_pairs(&self) -> Result<(), SpecError> {
+        let mut pairs: BTreeMap<&str, (QueueId, &Dualpi2Spec)> = BTreeMap::new();
+        let mut full: BTreeSet<&str> = BTreeSet::new();
+        for queue in self.queues.values() {
+            let QueueKind::Dualpi2(spec) = &queue.kind else { continue };
+            let Some((id, other)) = pairs.insert(&spec.pair, (queue.id, spec)) else { continue };
+            let what = format!("pair `{}` of queues {id} and {}", spec.pair, queue.id);
+            if other.role == spec.role || !full.insert(&spec.pair) {
+                let expected = "a pair has one queue of role l4s and one of role classic";
+                return Err(SpecError::invalid(what, "two queues of one role", expected));
+            }
+            if !spec.agrees(other) {
+                let expected = "both must have the same, but for role and limit.packets; change both at once";
+                return Err(SpecError::invalid(what, "two sets of parameters", expected));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether all parts are in range and name only what exists.
     pub(crate) fn check(&self) -> Result<(), SpecError> {
         self.limit.validate()?;
@@ -281,7 +306,7 @@ impl Layout {
             |id: QueueId| if self.queues.contains_key(&id) { Ok(()) } else { Err(SpecError::unknown_queue(id)) };
         for filter in self.filters.values() {
             filter.validate()?;
-            filter.to.queues().try_for_each(exists)?;
+            filter.to.queues().into_iter().try_for_each(exists)?;
         }
         let mut previous: Option<&QueueSpec> = None;
         for queue in self.queues.values() {
@@ -298,6 +323,7 @@ impl Layout {
                 policer.redirects().try_for_each(exists)?;
             }
         }
+        self.check_pairs()?;
         self.scheduler.validate()?;
         self.scheduler.names().into_iter().try_for_each(exists)?;
         self.pacer.validate()
@@ -324,22 +350,52 @@ impl Verb {
 impl TargetSpec {
     /// Whether it names a queue.
     fn names(&self, id: QueueId) -> bool {
-        self.queues().any(|q| q == id)
-    }
-
-    /// The queues that it names.
-    fn queues(&self) -> Box<dyn Iterator<Item = QueueId> + '_> {
         match self {
-            Self::Queue { queue } => Box::new(std::iter::once(*queue)),
-            Self::Drop {} | Self::Plugin { .. } => Box::new(std::iter::empty()),
+            Self::Queue { queue } => *queue == id,
+            Self::Hash { queues: Some(set) } | Self::RoundRobin { queues: Some(set) } => set.contains(id.0),
+            Self::Qfi { map } => map.iter().any(|m| m.queue == id),
+            Self::Class { queues } => queues.contains(&id),
+            Self::L4s { l4s, classic } => *l4s == id || *classic == id,
+            Self::Hash { queues: None } | Self::RoundRobin { queues: None } | Self::Drop {} | Self::Plugin { .. } => {
+                false
+            }
         }
     }
 
-    /// Takes a queue out; false if nothing is left of it.
+    /// The queues that it names.
+    fn queues(&self) -> Vec<QueueId> {
+        match self {
+            Self::Queue { queue } => vec![*queue],
+            Self::Hash { queues: Some(set) } | Self::RoundRobin { queues: Some(set) } => {
+                set.numbers(MAX_QUEUES as usize).map(QueueId).collect()
+            }
+            Self::Qfi { map } => map.iter().map(|m| m.queue).collect(),
+            Self::Class { queues } => queues.clone(),
+            Self::L4s { l4s, classic } => vec![*l4s, *classic],
+            Self::Hash { queues: None } | Self::RoundRobin { queues: None } | Self::Drop {} | Self::Plugin { .. } => {
+                vec![]
+            }
+        }
+    }
+
+    /// Takes a queue out; false if what is left makes no sense.
     fn forget(&mut self, id: QueueId) -> bool {
         match self {
             Self::Queue { queue } => *queue != id,
-            Self::Drop {} | Self::Plugin { .. } => true,
+            Self::Hash { queues: Some(set) } | Self::RoundRobin { queues: Some(set) } => set.remove(id.0),
+            Self::Qfi { map } => {
+                map.retain(|m| m.queue != id);
+                !map.is_empty()
+            }
+            Self::Class { queues } => {
+                // Classes keep their numbers: those of the queue that goes are served by the default queue.
+                queues.iter_mut().filter(|q| **q == id).for_each(|q| *q = QueueId::DEFAULT);
+                true
+            }
+            Self::L4s { l4s, classic } => *l4s != id && *classic != id,
+            Self::Hash { queues: None } | Self::RoundRobin { queues: None } | Self::Drop {} | Self::Plugin { .. } => {
+                true
+            }
         }
     }
 }

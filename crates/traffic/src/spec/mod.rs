@@ -17,11 +17,13 @@ mod units;
 mod validate;
 
 pub use change::{Change, Leftover, References};
-pub use filter::{FilterSpec, FragmentMatch, Layer, MatchSpec, RawSpec, TargetSpec};
+pub use filter::{FilterSpec, FragmentMatch, Layer, MatchSpec, QfiSpec, RawSpec, TargetSpec};
 pub(crate) use layout::{Effect, Layout};
-pub use queue::{CodelSpec, QueueKind, QueueLimit, QueueSpec};
+pub use queue::{CodelSpec, Dualpi2Spec, PairRole, PieSpec, QueueKind, QueueLimit, QueueSpec, RedSpec};
 pub use sets::{AddressSet, NumberSet};
-pub use stages::{ColourAction, Colours, PacerSpec, PolicerSpec, SchedulerSpec, ShaperSpec};
+pub use stages::{
+    BdpSpec, ColourAction, Colours, DqlSpec, PacerSpec, PolicerSpec, Protection, SchedulerSpec, ShaperSpec, WeightSpec,
+};
 pub use units::{Duration, Rate, Size, UnitError};
 pub use validate::SpecError;
 

@@ -28,6 +28,19 @@ impl NumberSet {
         Self(vec![(from.min(to), from.max(to))])
     }
 
+    /// In order and without numbers that are named twice.
+    fn merged(mut ranges: Vec<(u32, u32)>) -> Self {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
+        for (from, to) in ranges {
+            match merged.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Self(merged)
+    }
+
     /// Whether a number is in the set.
     #[must_use]
     pub fn contains(&self, number: u32) -> bool {
@@ -40,7 +53,7 @@ impl NumberSet {
         self.0.iter().map(|r| r.1).max().unwrap_or(0)
     }
 
-    /// All numbers of the set in the order of its text, at most `limit` of them.
+    /// The numbers of the set in ascending order, at most `limit` of them.
     pub fn numbers(&self, limit: usize) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().flat_map(|&(from, to)| from..=to).take(limit)
     }
@@ -85,7 +98,7 @@ impl FromStr for NumberSet {
             part.parse().ok().map(|n| (n, n))
         };
         let ranges: Option<Vec<_>> = text.split(',').map(one).collect();
-        ranges.filter(|r| r.len() <= MAX_RANGES).map(Self).ok_or_else(|| UnitError::new(text, NUMBERS))
+        ranges.filter(|r| r.len() <= MAX_RANGES).map(Self::merged).ok_or_else(|| UnitError::new(text, NUMBERS))
     }
 }
 
@@ -208,7 +221,8 @@ mod tests {
         let set: NumberSet = "5201-5204, 80".parse().unwrap();
         assert!(set.contains(5201) && set.contains(5204) && set.contains(80));
         assert!(!set.contains(5205) && !set.contains(81));
-        assert_eq!(set.to_string(), "5201-5204,80");
+        assert_eq!(set.to_string(), "80,5201-5204");
+        assert_eq!("7,1-3,2-5,7".parse::<NumberSet>().unwrap().to_string(), "1-5,7");
         assert!("*".parse::<NumberSet>().unwrap().contains(u32::MAX));
         for bad in ["", "a", "5-", "9-3", "1,,2", "-1", "4294967296"] {
             assert!(bad.parse::<NumberSet>().is_err(), "{bad}");

@@ -2,8 +2,8 @@
 
 use super::units::UnitError;
 use super::{
-    CodelSpec, ColourAction, Colours, LimitSpec, PacerSpec, PolicerSpec, QueueKind, QueueLimit, SchedulerSpec,
-    ShaperSpec,
+    CodelSpec, ColourAction, Colours, Dualpi2Spec, LimitSpec, PacerSpec, PieSpec, PolicerSpec, Protection, QueueKind,
+    QueueLimit, RedSpec, SchedulerSpec, ShaperSpec,
 };
 use crate::packet::QueueId;
 
@@ -58,7 +58,7 @@ pub enum SpecError {
         by: String,
     },
     /// There are too many.
-    #[error("{count} {what} are more than the {limit} that a pipeline may have")]
+    #[error("{count} {what} are more than the {limit} that are allowed")]
     TooMany {
         /// Filters or queues.
         what: &'static str,
@@ -154,11 +154,71 @@ impl CodelSpec {
     }
 }
 
+/// A probability or a share.
+fn fraction(what: &str, value: f64) -> Result<(), SpecError> {
+    require(value > 0.0 && value <= 1.0, what, value, "it must be above 0 and at most 1")
+}
+
+/// The gain of a controller.
+fn gain(what: &str, value: f64) -> Result<(), SpecError> {
+    require((0.0..=1_000.0).contains(&value), what, value, "it must be 0 to 1000")
+}
+
+/// A time that something happens every so often, or that is aimed at.
+fn period(what: &str, value: super::Duration) -> Result<(), SpecError> {
+    let range = 10_000..=100_000_000_000;
+    require(range.contains(&value.0.nanos()), what, value, "it must be 10 us to 100 s")
+}
+
+impl RedSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        self.limit.validate()?;
+        let in_order = self.min.0 > 0 && self.min < self.max && self.max.0 <= 1 << 40;
+        require(in_order, "red.max", self.max, "min must be above 0 and below max, max at most 1 TiB")?;
+        fraction("red.probability", self.probability)?;
+        fraction("red.weight", self.weight)?;
+        require(self.avpkt > 0, "red.avpkt", self.avpkt, "it must be above 0")?;
+        require(self.bandwidth.0 > 0, "red.bandwidth", self.bandwidth, "it must be above 0")
+    }
+}
+
+impl PieSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        self.limit.validate()?;
+        period("pie.target", self.target)?;
+        period("pie.tupdate", self.tupdate)?;
+        gain("pie.alpha", self.alpha)?;
+        gain("pie.beta", self.beta)
+    }
+}
+
+impl Dualpi2Spec {
+    fn validate(&self) -> Result<(), SpecError> {
+        self.limit.validate()?;
+        period("dualpi2.target", self.target)?;
+        period("dualpi2.tupdate", self.tupdate)?;
+        gain("dualpi2.alpha", self.alpha)?;
+        gain("dualpi2.beta", self.beta)?;
+        let factor = self.coupling_factor;
+        require((0.1..=100.0).contains(&factor), "dualpi2.coupling_factor", factor, "it must be 0.1 to 100")
+    }
+
+    /// Whether both have the same parameters, as the queues of a pair must.
+    pub(super) fn agrees(&self, other: &Self) -> bool {
+        let alike =
+            Self { role: self.role, limit: QueueLimit { packets: self.limit.packets, ..other.limit }, ..other.clone() };
+        *self == alike
+    }
+}
+
 impl QueueKind {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
         match self {
             Self::Fifo { limit } | Self::Plugin { limit, .. } => limit.validate(),
             Self::Codel(codel) => codel.validate(),
+            Self::Red(red) => red.validate(),
+            Self::Pie(pie) => pie.validate(),
+            Self::Dualpi2(dualpi2) => dualpi2.validate(),
         }
     }
 }
@@ -223,19 +283,85 @@ impl ShaperSpec {
 impl SchedulerSpec {
     /// The queues that it names.
     pub(super) fn names(&self) -> Vec<QueueId> {
-        Vec::new()
+        match self {
+            Self::RoundRobin {} | Self::FqCodel { .. } | Self::Plugin { .. } => Vec::new(),
+            Self::Drr { weights, .. } | Self::Weighted { weights } => weights.iter().map(|w| w.queue).collect(),
+            Self::Strict { order } => order.iter().flatten().copied().collect(),
+            Self::Conditional { high, .. } => high.clone(),
+        }
     }
 
     /// Takes a queue out of it.
-    pub(super) fn forget(&mut self, _queue: QueueId) {}
+    pub(super) fn forget(&mut self, queue: QueueId) {
+        match self {
+            Self::RoundRobin {} | Self::FqCodel { .. } | Self::Plugin { .. } => {}
+            Self::Drr { weights, .. } | Self::Weighted { weights } => weights.retain(|w| w.queue != queue),
+            Self::Strict { order } => {
+                order.iter_mut().for_each(|level| level.retain(|&q| q != queue));
+                order.retain(|level| !level.is_empty());
+            }
+            Self::Conditional { high, .. } => high.retain(|&q| q != queue),
+        }
+    }
 
     pub(super) fn validate(&self) -> Result<(), SpecError> {
-        Ok(())
+        let mut names = self.names();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        require(names.len() == count, "scheduler", "naming a queue twice", "each may be named once")?;
+        match self {
+            Self::Drr { quantum, .. } | Self::FqCodel { quantum } => require(
+                (256..=16 << 20).contains(quantum),
+                "scheduler.quantum",
+                quantum,
+                "it must be 256 to 16777216 bytes",
+            )?,
+            Self::Strict { order } => require(
+                order.len() < crate::schedule::MAX_LEVELS,
+                "scheduler.order",
+                format!("{} levels", order.len()),
+                "it may have at most 63, the last is for queues that are not named",
+            )?,
+            Self::Conditional { protection: Protection::Share { percent }, .. } => {
+                require(
+                    (1..=50).contains(percent),
+                    "scheduler.protection.share.percent",
+                    percent,
+                    "it must be 1 to 50",
+                )?;
+            }
+            _ => {}
+        }
+        let (Self::Drr { weights, .. } | Self::Weighted { weights }) = self else { return Ok(()) };
+        let wrong = weights.iter().find(|w| !(1..=10_000).contains(&w.weight));
+        wrong.map_or(Ok(()), |w| {
+            Err(SpecError::invalid(format!("the weight of queue {}", w.queue), w.weight, "it must be 1 to 10000"))
+        })
     }
 }
 
 impl PacerSpec {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
-        Ok(())
+        match self {
+            Self::None {} | Self::Plugin { .. } => Ok(()),
+            Self::Dql(dql) => {
+                let in_order = dql.min_limit.0 > 0 && dql.min_limit <= dql.max_limit && dql.max_limit.0 <= 1 << 40;
+                let expected = "min_limit must be above 0 and at most max_limit, that at most 1 TiB";
+                require(in_order, "pacer.max_limit", dql.max_limit, expected)?;
+                period("pacer.hold_time", dql.hold_time)?;
+                period("pacer.stale", dql.stale)
+            }
+            Self::Bdp(bdp) => {
+                let in_order = bdp.min.0 >= u64::from(bdp.mtu) && bdp.min <= bdp.max && bdp.max.0 <= 1 << 40;
+                let expected = "min must be at least mtu and at most max, that at most 1 TiB";
+                require(in_order, "pacer.max", bdp.max, expected)?;
+                require(bdp.mtu > 0, "pacer.mtu", bdp.mtu, "it must be above 0")?;
+                fraction("pacer.gain", bdp.gain)?;
+                period("pacer.horizon", bdp.horizon)?;
+                period("pacer.window", bdp.window)?;
+                period("pacer.stale", bdp.stale)
+            }
+        }
     }
 }
