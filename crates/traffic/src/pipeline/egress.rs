@@ -20,10 +20,8 @@ impl<P: Packet> Pipeline<P> {
     /// Asks for a packet. What the AQMs drop on the way goes to `drops`.
     pub fn dequeue(&mut self, now: Time, drops: &mut impl Drops<P>) -> Dequeued<P> {
         self.pacer_wait = None;
-        if self.held.packets == 0 {
-            return Dequeued::Empty;
-        }
         self.fire_timers(now);
+        // Asked also when nothing is queued: it is then that schedulers and AQMs find their queues empty.
         // Each turn finds a queue empty, blocks it or passes it over; only a faulty plug-in takes more turns than this.
         for _ in 0..4 * self.slots.count + 64 {
             let Some(id) = self.scheduler.next(now, &self.slots) else { return self.idle(now) };
