@@ -55,10 +55,6 @@ impl Conditional {
         self.credit = MTU * (low - high);
     }
 
-    fn has_packets(&self, side: usize, queues: &dyn QueueView) -> bool {
-        std::iter::successors(self.lists.front(side), |&q| self.lists.after(q)).any(|q| queues.packets(q) > 0)
-    }
-
     fn high_first(&self, high: QueueId, low: QueueId, queues: &dyn QueueView) -> bool {
         match self.protection {
             Protection::Share { .. } => self.credit <= 0,
@@ -87,10 +83,12 @@ impl Scheduler for Conditional {
     fn next(&mut self, _now: Time, queues: &dyn QueueView) -> Option<QueueId> {
         self.contended = false;
         match (self.lists.front(HIGH), self.lists.front(LOW)) {
+            // A queue that ran empty is named, to be taken out, before two heads are compared.
+            (Some(high), Some(_)) if queues.packets(high) == 0 => Some(high),
+            (Some(_), Some(low)) if queues.packets(low) == 0 => Some(low),
             (Some(high), Some(low)) => {
-                self.contended = self.has_packets(HIGH, queues) && self.has_packets(LOW, queues);
-                let high_first = !self.contended || self.high_first(high, low, queues);
-                Some(if high_first { high } else { low })
+                self.contended = true;
+                Some(if self.high_first(high, low, queues) { high } else { low })
             }
             (None, None) => {
                 self.reset_credit();
