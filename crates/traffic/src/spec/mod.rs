@@ -10,6 +10,7 @@ use crate::parse::PduFormat;
 mod change;
 mod filter;
 mod layout;
+mod presets;
 mod queue;
 mod sets;
 mod stages;
@@ -19,6 +20,7 @@ mod validate;
 pub use change::{Change, Leftover, References};
 pub use filter::{FilterSpec, FragmentMatch, Layer, MatchSpec, QfiSpec, RawSpec, TargetSpec};
 pub(crate) use layout::{Effect, Layout};
+pub use presets::{PRESETS, Preset};
 pub use queue::{CodelSpec, Dualpi2Spec, PairRole, PieSpec, QueueKind, QueueLimit, QueueSpec, RedSpec};
 pub use sets::{AddressSet, NumberSet};
 pub use stages::{
