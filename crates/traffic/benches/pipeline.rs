@@ -3,6 +3,8 @@
 //! `cargo bench -p insane-traffic`. Packets are moved in a circle so that no allocation is measured; between a packet's way
 //! in and its way out the others go by, so that its headers have to be fetched anew, as in a RAN.
 
+#![allow(missing_docs, reason = "criterion's macro makes a public function")]
+
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -76,7 +78,7 @@ impl Circle {
         // 10 Mpps: sojourn times stay below CoDel's target.
         self.now += Span::from_nanos(100);
         self.turns += 1;
-        if self.turns % 1_000 == 0 {
+        if self.turns.is_multiple_of(1_000) {
             self.pipeline.report(self.now, &RlcStatus { bytes: 100_000, ..RlcStatus::default() });
         }
         let packet = self.outside.pop_front().unwrap();
