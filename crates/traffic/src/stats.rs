@@ -9,7 +9,7 @@ use std::fmt;
 pub enum Value {
     /// A count, a size in bytes, or a time in the unit that the name ends in.
     Count(u64),
-    /// A number that may be negative.
+    /// A negative number.
     Signed(i64),
     /// A probability, an average or a rate.
     Real(f64),
@@ -29,7 +29,9 @@ impl StatMap {
 
     /// Adds a number that may be negative.
     pub fn signed(&mut self, name: impl Into<Cow<'static, str>>, value: i64) {
-        self.0.push((name.into(), Value::Signed(value)));
+        // Texts do not tell a positive number of either kind; neither does this.
+        let value = u64::try_from(value).map_or(Value::Signed(value), Value::Count);
+        self.0.push((name.into(), value));
     }
 
     /// Adds a real number.
