@@ -1,4 +1,4 @@
-"""Reads the counts out of what test programs print: libtest, pytest, unittest, JUnit XML, and the project's own skips."""
+"""Counts what test programs print: libtest, pytest, unittest, JUnit XML, and the project's own skips."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from testkit.results import Result
 
 _LIBTEST = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.M)
 # A test that prints by itself pushes its verdict to a later place on the line.
-_LIBTEST_ONE = re.compile(r"^test (\S+)(?: - should panic)?(?: \(line \d+\))? \.\.\. (?:.*?)(ok|FAILED|ignored)(?:, (.*))?$", re.M)
+_LIBTEST_ONE = re.compile(
+    r"^test (\S+)(?: - should panic)?(?: \(line \d+\))? \.\.\. (?:.*?)(ok|FAILED|ignored)(?:, (.*))?$", re.M
+)
 _LIBTEST_FAILED = re.compile(r"^    (\S+)$", re.M)
 _PYTEST = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.M)
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
@@ -28,7 +30,11 @@ def libtest(log: str, result: Result, *, ignored_are_skips: bool = True) -> bool
     verdicts = _LIBTEST.findall(log)
     if not verdicts:
         return False
-    failed = [name for block in log.split("\nfailures:\n")[1:] for name in _failed_names(block)]
+    failed = [name for name, verdict, _ in _LIBTEST_ONE.findall(log) if verdict == "FAILED"]
+    # A verdict may have been pushed off its line; the list before each total has the names again.
+    for block in log.split("\ntest result: ")[:-1]:
+        if "\nfailures:\n" in block:
+            failed += _LIBTEST_FAILED.findall(block.rpartition("\nfailures:\n")[2])
     failed = list(dict.fromkeys(failed))
     passed = sum(int(v[0]) for v in verdicts)
     count = sum(int(v[1]) for v in verdicts)
@@ -44,13 +50,6 @@ def libtest(log: str, result: Result, *, ignored_are_skips: bool = True) -> bool
         result.skip(name, why.strip())
     result.passed += max(0, passed - len(skips))
     return True
-
-
-def _failed_names(block: str) -> list[str]:
-    """The names in one of libtest's `failures:` lists; the block of their outputs, which has that head too, has none."""
-    if block.startswith("\n"):
-        return []
-    return _LIBTEST_FAILED.findall(block.split("\n\n")[0])
 
 
 def tests_finished(log: str) -> tuple[int, list[str]]:

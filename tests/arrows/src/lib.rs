@@ -106,7 +106,9 @@ pub fn crates(manifest_dir: &Path) -> Result<Vec<Crate>, cargo_metadata::Error> 
 /// The place of a folder in [`LAYERS`], if it has one.
 #[must_use]
 pub fn layer(folder: &str) -> Option<usize> {
-    LAYERS.iter().position(|entry| folder == *entry || folder.strip_prefix(entry).is_some_and(|rest| rest.starts_with('/')))
+    LAYERS
+        .iter()
+        .position(|entry| folder == *entry || folder.strip_prefix(entry).is_some_and(|rest| rest.starts_with('/')))
 }
 
 /// Why an edge may not be, or `None` if it may.
@@ -150,7 +152,12 @@ mod tests {
 
     fn one(folder: &str, members: &[&str], external: &[&str]) -> Crate {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_string()).collect();
-        Crate { name: folder.replace('/', "-"), folder: folder.into(), members: texts(members), external: texts(external) }
+        Crate {
+            name: folder.replace('/', "-"),
+            folder: folder.into(),
+            members: texts(members),
+            external: texts(external),
+        }
     }
 
     #[test]
@@ -178,7 +185,10 @@ mod tests {
 
     #[test]
     fn a_sans_io_crate_with_sockets_is_a_fault() {
-        assert_eq!(faults(&[one("crates/wire", &[], &["prost", "rustix"])]), ["crates/wire is sans-IO and depends on rustix"]);
+        assert_eq!(
+            faults(&[one("crates/wire", &[], &["prost", "rustix"])]),
+            ["crates/wire is sans-IO and depends on rustix"]
+        );
         assert!(faults(&[one("crates/shm", &[], &["rustix"])]).is_empty());
     }
 }
