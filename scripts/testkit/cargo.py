@@ -72,11 +72,15 @@ def package(entry: dict[str, Any]) -> Package:
     own = (entry.get("metadata") or {}).get("insane") or {}
     unknown = set(own) - {"limit_seconds", "threads", "fast"}
     if unknown:
-        raise BuildFailed(f"{folder}/Cargo.toml: unknown keys in [package.metadata.insane]: {', '.join(sorted(unknown))}")
+        raise BuildFailed(
+            f"{folder}/Cargo.toml: unknown keys in [package.metadata.insane]: {', '.join(sorted(unknown))}"
+        )
     limit_s, threads = own.get("limit_seconds", DEFAULT_LIMIT_S), own.get("threads")
     # Whole-system tests are too long for `test-fast` unless they say otherwise.
     fast = own.get("fast", (ROOT / "tests") not in folder.parents)
-    return Package(name, str(entry["version"]), folder, float(limit_s), None if threads is None else int(threads), bool(fast))
+    return Package(
+        name, str(entry["version"]), folder, float(limit_s), None if threads is None else int(threads), bool(fast)
+    )
 
 
 def build(*, release: bool = False) -> list[Binary]:
@@ -141,12 +145,20 @@ def environment(binary: Binary) -> dict[str, str]:
 @cache
 def sysroot_libraries() -> str:
     """Where the compiler's own shared libraries are: test binaries of procedural macros need them."""
-    done = subprocess.run(["rustc", "--print", "target-libdir"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        ["rustc", "--print", "target-libdir"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
     return done.stdout.strip()
 
 
-def run(binary: Binary, arguments: Sequence[str] = (), *, limit_s: float | None = None, name: str = "",
-        env: dict[str, str] | None = None) -> Result:
+def run(
+    binary: Binary,
+    arguments: Sequence[str] = (),
+    *,
+    limit_s: float | None = None,
+    name: str = "",
+    env: dict[str, str] | None = None,
+) -> Result:
     """Runs one test binary and counts its tests. `name` stands for the unit's where one is run several times."""
     result = Result(unit=name or binary.unit)
     limit = binary.package.limit_s if limit_s is None else limit_s

@@ -88,19 +88,32 @@ def broken_links(path: Path, text: str) -> list[str]:
 def unproved(text: str, tests: set[str]) -> list[str]:
     """The claims of a document that name a test which does not exist."""
     named = [name.strip() for claim in _CLAIM.findall(_FENCE.sub("", text)) for name in claim.strip("`").split(",")]
-    return [f"claims (test: {name}), but there is no such test" for name in named if name.strip("`").rsplit("::")[-1] not in tests]
+    return [
+        f"claims (test: {name}), but there is no such test"
+        for name in named
+        if name.strip("`").rsplit("::")[-1] not in tests
+    ]
 
 
 def unknown_verbs(text: str, makefile: str) -> list[str]:
     """The make verbs of a document that the Makefile does not have."""
     known = set(re.findall(r"^([a-z][a-z-]*)\s*:", makefile, re.M))
-    return [f"names `make {verb}`, which the Makefile does not have" for verb in _VERB.findall(text) if verb not in known]
+    return [
+        f"names `make {verb}`, which the Makefile does not have" for verb in _VERB.findall(text) if verb not in known
+    ]
 
 
 def test_names() -> set[str]:
     """The names of all functions in Rust and Python sources, and of the test scripts: what a claim may name."""
     names: set[str] = set()
-    for pattern in ("crates/**/*.rs", "apps/**/*.rs", "oran/**/*.rs", "tests/**/*.rs", "python/**/*.py", "scripts/**/*.py"):
+    for pattern in (
+        "crates/**/*.rs",
+        "apps/**/*.rs",
+        "oran/**/*.rs",
+        "tests/**/*.rs",
+        "python/**/*.py",
+        "scripts/**/*.py",
+    ):
         for path in ROOT.glob(pattern):
             if "target" not in path.parts:
                 names |= set(_TEST_NAME.findall(path.read_text(errors="replace")))
@@ -131,8 +144,10 @@ def build() -> int:
     pages = sorted((ROOT / "docs").rglob("*.md"))
     for path in pages:
         text = path.read_text()
-        renderer = markdown.Markdown(extensions=["tables", "fenced_code", "toc"],
-                                     extension_configs={"toc": {"slugify": lambda value, _separator: anchor(value)}})
+        renderer = markdown.Markdown(
+            extensions=["tables", "fenced_code", "toc"],
+            extension_configs={"toc": {"slugify": lambda value, _separator: anchor(value)}},
+        )
         body = re.sub(r'(href="[^":]+)\.md(#[^"]*)?"', r'\1.html\2"', renderer.convert(text))
         title = next(iter(_HEADING.findall(text)), path.stem)
         out = target / path.relative_to(ROOT / "docs").with_suffix(".html")

@@ -1,4 +1,4 @@
-"""What a run came to: one result per unit (a test binary, a suite, a fuzz target), kept as JSON, added up at the end."""
+"""What a run came to: a result per unit (a test binary, a suite, a fuzz target), kept as JSON, added up at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Result:
         """One line for people."""
         verdict = "FAIL" if self.failed else "ok  " if self.passed else "skip" if self.skipped else "none"
         counts = ", ".join(
-            f"{n} {word}" for n, word in ((self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped")) if n
+            f"{n} {word}"
+            for n, word in ((self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped"))
+            if n
         )
         return f"{verdict} {self.unit:<44} {counts or 'nothing to run':<32} {self.seconds:6.1f} s"
 

@@ -34,8 +34,15 @@ def rust_tests() -> list[tuple[cargo.Binary, str]]:
     for binary in cargo.build(release=True):
         command = [str(binary.path), "--list", "--ignored", "--format", "terse"]
         environment = {**os.environ, **cargo.environment(binary)}
-        done = subprocess.run(command, cwd=binary.package.folder, env=environment, stdout=subprocess.PIPE, text=True,
-                              timeout=60, check=False)
+        done = subprocess.run(
+            command,
+            cwd=binary.package.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         names = re.findall(r"^(.+): test$", done.stdout, re.M)
         found += [(binary, name) for name in names if name.rsplit("::", 1)[-1].startswith("soak_")]
     return found
@@ -64,13 +71,14 @@ def script(path: Path, env: dict[str, str], limit_s: float) -> Result:
     return result
 
 
-def report_of(path: Path) -> Any:
+def report_of(path: Path) -> object:
     """The report that a test left, or None; a broken one as its text."""
     if not path.exists():
         return None
     text = path.read_text(errors="replace")
     try:
-        return json.loads(text)
+        report: object = json.loads(text)
+        return report
     except ValueError:
         return {"unreadable": text[:2000]}
 
@@ -103,7 +111,8 @@ def run(seconds: int, only: list[str]) -> int:
     print(f"     {count} soak tests of about {share} s each; begun {time.strftime('%H:%M:%S')}", flush=True)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     items: list[dict[str, Any]] = []
-    for number, job in enumerate([*rust, *files], 1):
+    jobs: list[Path | tuple[cargo.Binary, str]] = [*rust, *files]
+    for number, job in enumerate(jobs, 1):
         name = job.stem if isinstance(job, Path) else job[1]
         print(f"     {number} of {count}: {name}", flush=True)
         own = OUT / "soak" / f"{slug(name)}.json"
@@ -122,8 +131,16 @@ def run(seconds: int, only: list[str]) -> int:
         print(result.line(), flush=True)
         if result.failed:
             print(watch.tail(ROOT / result.log), flush=True)
-        items.append({"name": name, "passed": result.passed, "failed": result.failed, "failures": result.failures,
-                      "seconds": round(result.seconds, 1), "report": report_of(own)})
+        items.append(
+            {
+                "name": name,
+                "passed": result.passed,
+                "failed": result.failed,
+                "failures": result.failures,
+                "seconds": round(result.seconds, 1),
+                "report": report_of(own),
+            }
+        )
         write(items, seconds, started)
     return summarise.report(["soak"])
 

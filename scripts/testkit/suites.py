@@ -1,4 +1,4 @@
-"""`make test` and `make test-fast`: runs the suites of `scripts/suites.list`, each under a watchdog, and adds them up."""
+"""`make test` and `make test-fast`: runs the suites of `scripts/suites.list` under watchdogs and adds them up."""
 
 from __future__ import annotations
 

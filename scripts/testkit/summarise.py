@@ -48,7 +48,9 @@ def report(verbs: list[str], codes: dict[str, int] | None = None) -> int:
 def main() -> int:
     """Summarises the verbs that the arguments name: `test`, or `test=1` with the exit code that it ended with."""
     parser = argparse.ArgumentParser(prog="scripts/summarise", description=__doc__)
-    parser.add_argument("verb", nargs="+", help="a folder of out/results: `test`, `verify`; `test=1` with its exit code")
+    parser.add_argument(
+        "verb", nargs="+", help="a folder of out/results: `test`, `verify`; `test=1` with its exit code"
+    )
     codes = {}
     for argument in parser.parse_args().verb:
         verb, _, code = argument.partition("=")

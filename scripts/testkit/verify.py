@@ -79,8 +79,11 @@ def missing(lines: list[Line], crates: dict[str, str], fuzz_targets: list[str]) 
         if name == "insane-shm" and content:
             # The crate in which lock-free code lives must be verified by all that there is.
             wanted += [(kind, name, "it holds the lock-free code") for kind in ("loom", "miri")]
-    absent = dict.fromkeys(f"{kind} {name} is not in scripts/verify.list, but {why}" for kind, name, why in wanted
-                           if (kind, name) not in have)
+    absent = dict.fromkeys(
+        f"{kind} {name} is not in scripts/verify.list, but {why}"
+        for kind, name, why in wanted
+        if (kind, name) not in have
+    )
     return list(absent)
 
 
@@ -154,7 +157,16 @@ class Verifier:
         env = {"CARGO_TARGET_DIR": str(ROOT / "target/miri")}
         # Documentation examples only repeat what unit tests do, and take a build each.
         chosen = any(word in ("--lib", "--test", "--tests", "--doc") for word in line.build)
-        command = ["cargo", f"+{self.nightly}", "miri", "test", "-p", line.name, *([] if chosen else ["--lib"]), *line.build]
+        command = [
+            "cargo",
+            f"+{self.nightly}",
+            "miri",
+            "test",
+            "-p",
+            line.name,
+            *([] if chosen else ["--lib"]),
+            *line.build,
+        ]
         self._cargo(line, result, command, env)
 
     def _fuzz(self, line: Line, result: Result) -> None:
@@ -174,8 +186,13 @@ class Verifier:
         corpora = [str(scratch / "corpus"), *([str(seeds)] if seeds.is_dir() else [])]
         flags = [f"-max_total_time={self.fuzz_seconds}", f"-artifact_prefix={scratch}/found/", "-timeout=10", *line.run]
         limit_s = max(line.limit_s, self.fuzz_seconds * 2 + 60)
-        outcome = watch.run([*common, "run", *place, *line.build, line.name, *corpora, "--", *flags],
-                            log=log, limit_s=limit_s, cwd=ROOT, env=env)
+        outcome = watch.run(
+            [*common, "run", *place, *line.build, line.name, *corpora, "--", *flags],
+            log=log,
+            limit_s=limit_s,
+            cwd=ROOT,
+            env=env,
+        )
         done = re.findall(r"^Done (\d+) runs in ", log.read_text(errors="replace"), re.M)
         trouble = outcome.trouble(limit_s)
         if outcome.code or trouble:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -109,10 +110,8 @@ def _adopt_orphans() -> None:
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Ends a child and its process group: asks first, then insists."""
     for number, grace_s in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, None)):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
-        except ProcessLookupError:
-            pass
         try:
             child.wait(grace_s)
             return
@@ -137,10 +136,8 @@ def _clear_orphans(grace_s: float) -> list[str]:
             break
         for pid in left:
             killed.append(f"{_command_line(pid)} (pid {pid})")
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.02)
         _reap()
     return killed
