@@ -284,8 +284,10 @@ impl Shell {
                 uid: who.uid.as_raw(),
                 gid: who.gid.as_raw(),
             };
-            // Twice the sessions: as many again may be on their way in or out.
-            if self.connections.len() >= 2 * self.core.config().quota.sessions as usize {
+            // Twice the sessions: as many again may be on their way in or out. One user cannot take the places of all others.
+            let quota = &self.core.config().quota;
+            let of_user = self.connections.values().filter(|c| c.credentials.uid == credentials.uid).count();
+            if self.connections.len() >= 2 * quota.sessions as usize || of_user >= quota.connections_per_user() {
                 tracing::warn!(uid = credentials.uid, "too many connections");
                 continue;
             }
