@@ -180,7 +180,16 @@ impl TxFlow {
 
 impl TxLink {
     pub(crate) fn new(producer: Producer, peer: Counters) -> Self {
-        Self { producer, peer, doorbell: None, held: 0, room_sleepers: 0, broken: None, fates: Vec::new(), closing: Vec::new() }
+        Self {
+            producer,
+            peer,
+            doorbell: None,
+            held: 0,
+            room_sleepers: 0,
+            broken: None,
+            fates: Vec::new(),
+            closing: Vec::new(),
+        }
     }
 
     /// How many of the `given` messages of a flow its sink has counted. A cell that is another flow's by now was this one's
