@@ -14,6 +14,9 @@ const NOBODY: u32 = 65_534;
 /// Private memory that the runtime may gain under attack, in KiB.
 const GROWTH_KIB: u64 = 6 << 10;
 
+/// Private memory that the honest peers may gain, in KiB.
+const OWN_GROWTH_KIB: u64 = 48 << 10;
+
 /// One test at a time: they all measure the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -27,6 +30,16 @@ impl Drop for Runtime {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn private_kib(pid: u32, what: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let lines = text.lines().filter(|l| l.starts_with(what));
+    lines.filter_map(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
+fn own_kib() -> u64 {
+    private_kib(std::process::id(), "Private_Dirty")
 }
 
 fn insaned() -> PathBuf {
@@ -68,11 +81,7 @@ impl Runtime {
 
     /// Private memory that it has written to, in KiB; `all`: pages of the program's file too.
     fn private_kib(&self, all: bool) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap_or_default();
-        text.lines()
-            .filter(|l| l.starts_with(if all { "Private_" } else { "Private_Dirty" }))
-            .filter_map(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok())
-            .sum()
+        private_kib(self.child.id(), if all { "Private_" } else { "Private_Dirty" })
     }
 
     /// CPU time, in clock ticks of 10 ms.
@@ -197,6 +206,7 @@ fn survive(modes: &[&str]) {
         for mode in modes {
             let mut runtime = Runtime::start("", true);
             let honest = Honest::start(&runtime);
+            let own = own_kib();
             let before = runtime.private_kib(false);
             let mut attacker = runtime.attack(mode, uid);
             let (mut most, mut opened) = (before, 0);
@@ -214,7 +224,12 @@ fn survive(modes: &[&str]) {
             assert!(output.status.success(), "{mode} as {uid:?}: {text} {:?}", output.status);
             assert!(runtime.child.try_wait().unwrap().is_none(), "{mode}: the runtime ended");
             assert!(most < before + GROWTH_KIB, "{mode}: the runtime grew from {before} to {most} KiB");
-            println!("as {uid:?}, {opened} sessions opened meanwhile, {before} to {most} KiB; {}", text.trim());
+            let grown = own_kib().saturating_sub(own);
+            assert!(grown < OWN_GROWTH_KIB, "{mode}: the honest peers grew by {grown} KiB");
+            println!(
+                "as {uid:?}, honest peers +{grown} KiB, {opened} sessions opened meanwhile, {before} to {most} KiB; {}",
+                text.trim()
+            );
             honest.finish(mode);
         }
     }
