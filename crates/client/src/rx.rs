@@ -2,6 +2,7 @@
 //! stream's biased lock.
 
 use crate::error::{Code, Result};
+use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
 use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_LAUNCH_TIME, Fate};
 use insane_shm::segment::SegmentView;
@@ -41,6 +42,8 @@ pub(crate) struct RxLink {
     pub(crate) out: u64,
     sleepers: u32,
     armed: bool,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
 }
 
 /// What arrives from one source.
@@ -255,6 +258,7 @@ impl Rx {
             }
             Err(broken) => {
                 link.broken = Some(broken);
+                link.session.ring();
                 return Polled::Nothing;
             }
         };
@@ -347,7 +351,13 @@ impl Rx {
     }
 
     /// Adds a link; returns its place.
-    pub(crate) fn add_link(&mut self, consumer: Consumer, reliable: bool, trusted: bool) -> usize {
+    pub(crate) fn add_link(
+        &mut self,
+        consumer: Consumer,
+        reliable: bool,
+        trusted: bool,
+        session: Arc<Shared>,
+    ) -> usize {
         self.generation = self.generation.wrapping_add(1);
         let link = RxLink {
             consumer,
@@ -363,6 +373,7 @@ impl Rx {
             out: 0,
             sleepers: 0,
             armed: false,
+            session,
         };
         let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         if at == self.links.len() {

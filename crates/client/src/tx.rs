@@ -2,6 +2,7 @@
 //! stream's biased lock.
 
 use crate::error::{Code, Error, Result};
+use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
 use insane_shm::link::{Broken, Descriptor, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
 use insane_shm::slab::{Slab, SlotId};
@@ -9,6 +10,7 @@ use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -40,6 +42,8 @@ pub(crate) struct TxLink {
     fates: Vec<Returned>,
     /// Flows that were closed in good order while messages for them were still under way.
     closing: Vec<Closing>,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
 }
 
 /// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
@@ -179,7 +183,7 @@ impl TxFlow {
 }
 
 impl TxLink {
-    pub(crate) fn new(producer: Producer, peer: Counters) -> Self {
+    pub(crate) fn new(producer: Producer, peer: Counters, session: Arc<Shared>) -> Self {
         Self {
             producer,
             peer,
@@ -189,6 +193,7 @@ impl TxLink {
             broken: None,
             fates: Vec::new(),
             closing: Vec::new(),
+            session,
         }
     }
 
@@ -245,7 +250,9 @@ impl TxLink {
             }
         });
         if let Err(broken) = result {
-            self.broken.get_or_insert(broken);
+            if self.broken.replace(broken).is_none() {
+                self.session.ring();
+            }
         }
     }
 

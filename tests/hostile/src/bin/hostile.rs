@@ -142,6 +142,9 @@ fn as_sink(path: &Path, channel: &str, mode: &str) -> Result<String, String> {
             _ => {}
         }
     }
+    if mode == "returns" {
+        hung_up(&socket)?;
+    }
     if mode == "memory" {
         for (i, fd) in kept.iter().enumerate() {
             attack(&format!("descriptor {i}"), fd)?;
@@ -241,15 +244,19 @@ fn bad_accept(path: &Path, channel: &str, mode: &str) -> Result<String, String> 
             send(socket.as_fd(), &whole[..whole.len() - 1], &[]).map_err(|e| e.to_string())?;
         }
     }
-    // It must have hung up: messages that were sent before may still be there.
+    hung_up(&socket).map(|()| format!("{mode}: hung up"))
+}
+
+/// The peer must have hung up: messages that were sent before may still be there.
+fn hung_up(socket: &OwnedFd) -> Result<(), String> {
     let end = Instant::now() + WHILE;
     while Instant::now() < end {
         match insane_shm::socket::receive(socket.as_fd(), 65_536) {
-            Ok(insane_shm::socket::Received::End) | Err(_) => return Ok(format!("{mode}: hung up")),
+            Ok(insane_shm::socket::Received::End) | Err(_) => return Ok(()),
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
-    Err(format!("{mode}: the peer still talks to this one"))
+    Err("the peer still talks to this one".into())
 }
 
 /// Asks and asks, and never reads an answer.
