@@ -367,7 +367,7 @@ impl Peers {
         let consumer = Consumer::new(returns, delivery);
         let place = {
             let mut rx = stream.rx.visit();
-            let place = rx.add_link(consumer, offer.reliable, pair.trusted);
+            let place = rx.add_link(consumer, offer.reliable, pair.trusted, self.shared.clone());
             rx.interrupt();
             place
         };
@@ -395,7 +395,7 @@ impl Peers {
         if place == tx.links.len() {
             tx.links.push(None);
         }
-        tx.links[place] = Some(TxLink::new(producer, counters));
+        tx.links[place] = Some(TxLink::new(producer, counters, self.shared.clone()));
         tx.share_out();
         drop(tx);
         // Only now: until all was checked there is no link to be ended with the pair.

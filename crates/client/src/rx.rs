@@ -2,6 +2,7 @@
 //! stream's biased lock.
 
 use crate::error::{Code, Result};
+use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
 use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_LAUNCH_TIME, Fate};
 use insane_shm::segment::SegmentView;
@@ -21,7 +22,7 @@ pub(crate) struct Rx {
     pub(crate) sinks: Vec<Option<RxSink>>,
     next: usize,
     generation: u32,
-    /// A peer broke its link, or wakers are to be called: the service thread is to be told.
+    /// Wakers are to be called: the service thread is to be told.
     pub(crate) alarm: bool,
     /// Wakers to be called once the lock is free: they may take locks of their own, such as an interpreter's.
     pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
@@ -45,6 +46,8 @@ pub(crate) struct RxLink {
     pub(crate) out: u64,
     sleepers: u32,
     armed: bool,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
 }
 
 /// What arrives from one source.
@@ -282,7 +285,7 @@ impl Rx {
             }
             Err(broken) => {
                 link.broken = Some(broken);
-                self.alarm = true;
+                link.session.ring();
                 return Polled::Nothing;
             }
         };
@@ -376,7 +379,13 @@ impl Rx {
     }
 
     /// Adds a link; returns its place.
-    pub(crate) fn add_link(&mut self, consumer: Consumer, reliable: bool, trusted: bool) -> usize {
+    pub(crate) fn add_link(
+        &mut self,
+        consumer: Consumer,
+        reliable: bool,
+        trusted: bool,
+        session: Arc<Shared>,
+    ) -> usize {
         self.generation = self.generation.wrapping_add(1);
         let link = RxLink {
             consumer,
@@ -392,6 +401,7 @@ impl Rx {
             out: 0,
             sleepers: 0,
             armed: false,
+            session,
         };
         let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         if at == self.links.len() {
@@ -404,7 +414,12 @@ impl Rx {
     /// Moves what is on a link into its sinks' queues, up to `position`, and ends the flows that end there. For the service
     /// thread: nobody may be polling.
     pub(crate) fn drain_to(&mut self, at: usize, position: u64) {
-        while self.links[at].as_ref().is_some_and(|l| l.consumer.position() < position) {
+        // An honest producer has no more than this on the ring; another one does not keep this thread here.
+        let most = self.links[at].as_ref().map_or(0, |l| l.consumer.entries());
+        for _ in 0..most {
+            if self.links[at].as_ref().is_none_or(|l| l.consumer.position() >= position) {
+                break;
+            }
             if matches!(self.poll(at, None), Polled::Nothing) {
                 break;
             }

@@ -358,13 +358,7 @@ impl Source {
             }
             tx = self.stream.tx.lock();
         }
-        let token = tx.emit(self.index, emit).map(Token);
-        if tx.alarm {
-            tx.alarm = false;
-            drop(tx);
-            self.stream.session.ring();
-        }
-        token
+        tx.emit(self.index, emit).map(Token)
     }
 
     /// Waits until a small message emitted now would be dropped by no sink, at most `timeout`: for sources on best-effort

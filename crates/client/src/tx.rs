@@ -2,6 +2,7 @@
 //! stream's biased lock.
 
 use crate::error::{Code, Error, Result};
+use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
 use insane_shm::link::{Broken, Descriptor, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
 use insane_shm::slab::{Slab, SlotId};
@@ -9,6 +10,7 @@ use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -23,8 +25,6 @@ pub(crate) struct Tx {
     pub(crate) share: u64,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
-    /// A peer broke its link: the service thread is to be told.
-    pub(crate) alarm: bool,
 }
 
 /// One link to a session with sinks.
@@ -42,6 +42,8 @@ pub(crate) struct TxLink {
     fates: Vec<Returned>,
     /// Flows that were closed in good order while messages for them were still under way.
     closing: Vec<Closing>,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
 }
 
 /// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
@@ -181,8 +183,18 @@ impl TxFlow {
 }
 
 impl TxLink {
-    pub(crate) fn new(producer: Producer, peer: Counters) -> Self {
-        Self { producer, peer, doorbell: None, held: 0, room_sleepers: 0, broken: None, fates: Vec::new(), closing: Vec::new() }
+    pub(crate) fn new(producer: Producer, peer: Counters, session: Arc<Shared>) -> Self {
+        Self {
+            producer,
+            peer,
+            doorbell: None,
+            held: 0,
+            room_sleepers: 0,
+            broken: None,
+            fates: Vec::new(),
+            closing: Vec::new(),
+            session,
+        }
     }
 
     /// How many of the `given` messages of a flow its sink has counted. A cell that is another flow's by now was this one's
@@ -238,7 +250,9 @@ impl TxLink {
             }
         });
         if let Err(broken) = result {
-            self.broken.get_or_insert(broken);
+            if self.broken.replace(broken).is_none() {
+                self.session.ring();
+            }
         }
     }
 
@@ -294,7 +308,6 @@ impl Tx {
             return true;
         }
         link.reclaim(&mut self.slab);
-        self.alarm |= link.broken.is_some();
         fits(link)
     }
 
@@ -311,8 +324,7 @@ impl Tx {
     pub(crate) fn reclaim_all(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.reclaim(&mut self.slab);
-            self.alarm |= link.broken.is_some();
-        }
+            }
         self.note_fates();
     }
 

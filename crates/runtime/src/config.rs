@@ -244,6 +244,15 @@ impl Config {
     }
 }
 
+impl Quota {
+    /// The connections of one user, with and without a session: twice its sessions, but never all that there may be.
+    #[must_use]
+    pub fn connections_per_user(&self) -> usize {
+        let all = 2 * self.sessions as usize;
+        (2 * self.sessions_per_user as usize).min(all - (all / 4).max(1))
+    }
+}
+
 impl Runtime {
     /// The socket's mode.
     #[must_use]

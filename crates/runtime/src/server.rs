@@ -32,6 +32,10 @@ const BURST: usize = 64;
 /// How many ended counts of sessions that are gone are kept for reports.
 const HISTORY: usize = 4096;
 
+/// The most counter cells that a session may bring: as many as the clients make, and some more. Each is read when the session
+/// ends and for every report.
+const MAX_SESSION_CELLS: u32 = 32_768;
+
 /// How large one part of a report is.
 const REPORT_PART: usize = 48 * 1024;
 
@@ -284,8 +288,10 @@ impl Shell {
                 uid: who.uid.as_raw(),
                 gid: who.gid.as_raw(),
             };
-            // Twice the sessions: as many again may be on their way in or out.
-            if self.connections.len() >= 2 * self.core.config().quota.sessions as usize {
+            // Twice the sessions: as many again may be on their way in or out. One user cannot take the places of all others.
+            let quota = &self.core.config().quota;
+            let of_user = self.connections.values().filter(|c| c.credentials.uid == credentials.uid).count();
+            if self.connections.len() >= 2 * quota.sessions as usize || of_user >= quota.connections_per_user() {
                 tracing::warn!(uid = credentials.uid, "too many connections");
                 continue;
             }
@@ -313,7 +319,9 @@ impl Shell {
 
     fn read(&mut self, conn: Conn) {
         for _ in 0..BURST {
-            let Some(connection) = self.connections.get(&conn).filter(|c| !c.closing) else { return };
+            // Who does not take its answers is asked nothing more: what waits for it stays bounded.
+            let taking = |c: &&Connection| !c.closing && c.unsent.is_empty();
+            let Some(connection) = self.connections.get(&conn).filter(taking) else { return };
             match receive(connection.fd.as_fd(), MAX_CONTROL_BYTES) {
                 Ok(Received::Message(bytes, fds)) => self.message(conn, &bytes, fds),
                 Ok(Received::Nothing) => return,
@@ -427,7 +435,8 @@ impl Shell {
         let wanted = !connection.unsent.is_empty();
         if wanted != connection.writable_wanted {
             connection.writable_wanted = wanted;
-            let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            // Its end is told in any case.
+            let flags = if wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
             let _ = epoll::modify(&self.epoll, &connection.fd, epoll::EventData::new_u64(conn), flags);
         }
         if dead || (connection.closing && !wanted) {
@@ -535,7 +544,7 @@ fn cell(c: &CellCounts) -> Value {
 /// Checks and maps a session's counter memory.
 fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
     let [fd] = fds else { return Err("a hello brings one descriptor, its counter memory".into()) };
-    let limit = insane_shm::counters::bytes(insane_shm::counters::MAX_CELLS) as u64;
+    let limit = insane_shm::counters::bytes(MAX_SESSION_CELLS).next_multiple_of(4096) as u64;
     let mapping = map_peer(fd.as_fd(), bytes, limit).map_err(|e| e.to_string())?;
     Counters::open(Arc::new(mapping)).map_err(|e| e.to_string())
 }

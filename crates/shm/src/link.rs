@@ -167,6 +167,14 @@ pub enum Broken {
         /// The kind.
         kind: u64,
     },
+    /// It published more descriptors than it has credit for.
+    #[error("the peer published a descriptor while {owed} were out, and it has credit for {entries}")]
+    NoCredit {
+        /// Descriptors read and not given back.
+        owed: u64,
+        /// The credit of the link.
+        entries: u32,
+    },
     /// A descriptor that names memory outside of what was mapped.
     #[error(
         "the peer's descriptor names segment {segment} slot {slot} offset {offset} length {length}, which is not there"
@@ -510,6 +518,12 @@ impl Consumer {
         self.head
     }
 
+    /// The entries of its rings: the most descriptors that are out.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.own.entries()
+    }
+
     /// Descriptors that were read and not given back.
     #[must_use]
     pub fn owed(&self) -> u64 {
@@ -547,6 +561,10 @@ impl Consumer {
             flags: (origin >> 48) as u16,
             priority: word(7) as u8,
         };
+        // What this end keeps for a peer is bounded by the link's credit, whatever the peer does (INV-LINK-1).
+        if self.owed >= u64::from(self.own.entries()) {
+            return Err(Broken::NoCredit { owed: self.owed, entries: self.own.entries() });
+        }
         self.head += 1;
         self.owed += 1;
         let mut delivery = Delivery { descriptor, inline: [0; 8], position: at };

@@ -4,7 +4,7 @@ use crate::board::{Command, Word};
 use crate::law;
 use crate::process::{Process, Seen, until};
 use crate::table::{Party, Row, Trigger};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_secs(5);
@@ -20,6 +20,27 @@ pub struct Programs {
     pub insaned: PathBuf,
     /// A source or a sink.
     pub party: PathBuf,
+}
+
+/// The workspace.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Builds the parties with the labelled steps, in a target directory of their own.
+///
+/// # Panics
+/// When they do not build.
+#[must_use]
+pub fn build() -> Programs {
+    let target = root().join("target/hooks");
+    let mut build = std::process::Command::new(env!("CARGO"));
+    build.current_dir(root()).args(["build", "--locked", "-j2", "-p", "insaned", "-p", "insane-tests-killmatrix"]);
+    build.args(["--bins", "--features", "insaned/test-hooks,insane-tests-killmatrix/hooks", "--target-dir"]);
+    let status = build.arg(&target).status().expect("cargo runs");
+    assert!(status.success(), "the parties do not build");
+    Programs { insaned: target.join("debug/insaned"), party: target.join("debug/party") }
 }
 
 /// Descriptors and mappings of a process in steady state.
@@ -221,6 +242,15 @@ impl World {
                 .map_err(|e| format!("{e}: {:?}, baseline {baseline:?}", self.footprint()))?;
         }
         Ok(self.footprint())
+    }
+
+    /// Lets the sources go on after [`Self::settle`].
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn resume(&mut self) -> Result<(), String> {
+        self.source.ask(Command::Run)?;
+        self.bystanders[0].ask(Command::Run)
     }
 
     /// Slots that were lost or doubly owned in audits.

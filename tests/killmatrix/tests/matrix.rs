@@ -2,11 +2,10 @@
 //! turn, and two at once at random. `INSANE_REPEAT=n` runs the whole n times.
 
 use insane_shm::steps::Step;
-use insane_tests_killmatrix::cell::{Footprint, Programs, Slots, World, run};
+use insane_tests_killmatrix::cell::{Footprint, Programs, Slots, World, build, root, run};
 use insane_tests_killmatrix::process::abort;
 use insane_tests_killmatrix::table::{Party, Row, TABLE};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -15,21 +14,6 @@ const WORKERS: usize = 3;
 
 /// Double kills of one round.
 const DOUBLES: usize = 12;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Builds the parties with the labelled steps, in a target directory of their own.
-fn programs() -> Programs {
-    let target = root().join("target/hooks");
-    let mut build = std::process::Command::new(env!("CARGO"));
-    build.current_dir(root()).args(["build", "--locked", "-j2", "-p", "insaned", "-p", "insane-tests-killmatrix"]);
-    build.args(["--bins", "--features", "insaned/test-hooks,insane-tests-killmatrix/hooks", "--target-dir"]);
-    let status = build.arg(&target).status().expect("cargo runs");
-    assert!(status.success(), "the parties do not build");
-    Programs { insaned: target.join("debug/insaned"), party: target.join("debug/party") }
-}
 
 fn watch(limit: Duration) -> std::sync::mpsc::Sender<()> {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -109,7 +93,7 @@ fn whoever_dies_takes_nothing_with_it() {
     let seed = std::env::var("INSANE_SEED").ok().and_then(|s| s.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 12_345);
     println!("INSANE_SEED={seed}");
-    let programs = programs();
+    let programs = build();
     let _watch = watch(Duration::from_secs(400) * repeat);
     let only = std::env::var("INSANE_STEP").ok();
     // Twice: a baseline that is not the same twice could not be one.

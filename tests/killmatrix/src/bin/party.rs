@@ -72,9 +72,14 @@ fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
     let options = SourceOptions { message_bytes: 300, ..SourceOptions::default() };
     let source: Source = patiently("source", || stream.source_with(channel, options.clone()));
     board.set(Word::Open, 1);
+    let worst = hiccups();
     let mut n = 0u64;
     loop {
         let command = board.get(Word::Command);
+        if Command::of(command) == Command::Measure && board.get(Word::Done) != command {
+            worst.store(0, Ordering::Relaxed);
+        }
+        board.set(Word::Stall, worst.load(Ordering::Relaxed));
         if Command::of(command) == Command::Pause {
             let audit = stream.audit();
             board.set(Word::Total, audit.total);
