@@ -36,7 +36,7 @@ impl Shared {
     }
 
     fn at<T>(&self, offset: usize) -> *mut T {
-        assert!(offset % align_of::<T>() == 0 && offset + size_of::<T>() <= self.len, "outside the mapping");
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= self.len, "outside the mapping");
         // SAFETY: inside the mapping (MEM-2), checked above.
         unsafe { self.base.add(offset) }.cast()
     }

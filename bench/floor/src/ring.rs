@@ -4,7 +4,7 @@
 //! With one polling reader this is the one-way floor. With several, or with sleeping ones, it is the barest fan-out:
 //! each message is written once, and one system call wakes all who sleep.
 
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
@@ -35,7 +35,7 @@ pub enum Wake {
 /// The ring, as seen by the sender and by each reader.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     payload: usize,
     readers: usize,
     wake: Wake,
@@ -54,7 +54,7 @@ impl Ring {
 
     /// A ring in zeroed memory of [`Ring::bytes`].
     pub fn new(shared: Shared, payload: usize, readers: usize, wake: Wake) -> Self {
-        Self { shared: Arc::new(shared), payload, readers, wake }
+        Self { shared: Rc::new(shared), payload, readers, wake }
     }
 
     /// Memory: the common wake word, the count of sleepers, then per reader its progress and its own wake word.
@@ -168,7 +168,7 @@ impl Reader {
         }
         self.ring.shared.read_all(slot + SEQUENCE_BYTES, self.ring.payload);
         self.next += 1;
-        if self.next % REPORT_EVERY == 0 {
+        if self.next.is_multiple_of(REPORT_EVERY) {
             self.report();
         }
     }

@@ -94,7 +94,7 @@ pub struct Args {
 /// Payloads hold at least an 8-byte sequence number and are whole words, so that reading all of it is well defined.
 fn payload_bytes(text: &str) -> Result<usize, String> {
     let bytes: usize = text.parse().map_err(|_| format!("'{text}' is not a number of bytes"))?;
-    if bytes < 8 || bytes > 1 << 30 || bytes % 8 != 0 {
+    if !(8..=1 << 30).contains(&bytes) || !bytes.is_multiple_of(8) {
         return Err(format!("{bytes} is not a multiple of 8 between 8 and 1073741824"));
     }
     Ok(bytes)
