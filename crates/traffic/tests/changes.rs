@@ -196,7 +196,7 @@ fn a_pair_of_coupled_queues_changes_together_or_not_at_all() {
     let kind = |role: &str| format!("kind = {{ type = 'dualpi2', pair = 'l4s', role = '{role}', target = '10ms' }}");
     let one = change(&format!("op = 'modify-queue'\nid = 0\n{}", kind("classic")));
     let other = change(&format!("op = 'modify-queue'\nid = 1\n{}", kind("l4s")));
-    assert!(matches!(pipeline.apply(Time::ZERO, &[one.clone()], &mut ()), Err(SpecError::Invalid { .. })));
+    assert!(matches!(pipeline.apply(Time::ZERO, std::slice::from_ref(&one), &mut ()), Err(SpecError::Invalid { .. })));
     assert_eq!(pipeline.apply(Time::ZERO, &[one, other], &mut ()), Ok(1));
 }
 
