@@ -22,6 +22,8 @@ pub(crate) struct Rx {
     pub(crate) sinks: Vec<Option<RxSink>>,
     next: usize,
     generation: u32,
+    /// Cells of flows that went with their link, to be ended by the service thread.
+    pub(crate) ended: Vec<u32>,
 }
 
 /// One link from a session with sources.
@@ -345,8 +347,10 @@ impl Rx {
 
     /// Unmaps a link that nothing uses any more.
     pub(crate) fn sweep(&mut self, at: usize) {
-        if self.links[at].as_ref().is_some_and(RxLink::is_spent) {
-            self.links[at] = None;
+        if self.links[at].as_ref().is_some_and(RxLink::is_spent)
+            && let Some(link) = self.links[at].take()
+        {
+            self.ended.extend(link.flows.values().flat_map(|f| f.sinks.iter().map(|s| s.cell.index())));
         }
     }
 
