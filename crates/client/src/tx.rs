@@ -249,10 +249,10 @@ impl TxLink {
                 fates.push(returned);
             }
         });
-        if let Err(broken) = result {
-            if self.broken.replace(broken).is_none() {
-                self.session.ring();
-            }
+        if let Err(broken) = result
+            && self.broken.replace(broken).is_none()
+        {
+            self.session.ring();
         }
     }
 
