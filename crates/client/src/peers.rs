@@ -4,7 +4,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::fork::Guarded;
-use crate::rx::{FlowSink, RxFlow};
+use crate::rx::{FlowSink, Rx, RxFlow};
 use crate::service::{FIRST_PEER, watch};
 use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
@@ -236,9 +236,20 @@ impl Peers {
             }
             rx.sweep(incoming.at);
             rx.interrupt();
+            self.end_cells(&mut rx);
+            drop(rx);
+            // Its last word will not come: sinks that waited for it are forgotten.
+            self.forget_closed(std::slice::from_ref(&incoming.stream));
         }
         if pair.peer != self.shared.id {
             self.shared.event(Event::PeerLost { app: pair.app });
+        }
+    }
+
+    /// Ends the counter cells of links that were unmapped, so that they can be used again.
+    fn end_cells(&self, rx: &mut Rx) {
+        for cell in std::mem::take(&mut rx.ended) {
+            self.shared.cells().end(cell);
         }
     }
 
@@ -486,7 +497,13 @@ impl Peers {
         if entry.epoch != epoch || here >= endpoints * endpoints || entry.sinks.iter().any(|s| s.id == sink) {
             return Err(refuse("a flow that cannot be"));
         }
-        let cell = self.shared.cells().start(CellState::Consuming, epoch, sink)?;
+        let left = std::mem::take(&mut rx.ended);
+        let l = rx.links[incoming.at].as_mut();
+        let (mut cells, Some(l)) = (self.shared.cells(), l) else { return Ok(()) };
+        left.into_iter().for_each(|cell| cells.end(cell));
+        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
+        let cell = cells.start(CellState::Consuming, epoch, sink)?;
+        drop(cells);
         let number = cell.index();
         entry.sinks.push(FlowSink { index, id: sink, cell, end: None });
         l.forget_recent();

@@ -11,8 +11,8 @@ use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 /// The state behind the lock.
@@ -26,6 +26,8 @@ pub(crate) struct Rx {
     pub(crate) alarm: bool,
     /// Wakers to be called once the lock is free: they may take locks of their own, such as an interpreter's.
     pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
+    /// Cells of flows that went with their link, to be ended by the service thread.
+    pub(crate) ended: Vec<u32>,
 }
 
 /// One link from a session with sources.
@@ -373,8 +375,10 @@ impl Rx {
 
     /// Unmaps a link that nothing uses any more.
     pub(crate) fn sweep(&mut self, at: usize) {
-        if self.links[at].as_ref().is_some_and(RxLink::is_spent) {
-            self.links[at] = None;
+        if self.links[at].as_ref().is_some_and(RxLink::is_spent)
+            && let Some(link) = self.links[at].take()
+        {
+            self.ended.extend(link.flows.values().flat_map(|f| f.sinks.iter().map(|s| s.cell.index())));
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Service {
     /// Requests of the application that wait for a reconnect.
     parked: VecDeque<(u64, to_runtime::Body)>,
     asked: Vec<u64>,
+    /// The parts so far of a report, which come in one piece after the other.
+    report: Option<String>,
     ready: bool,
     first_hello: u64,
     retry_at: Option<Instant>,
@@ -99,6 +101,7 @@ impl Service {
             internal: HashMap::new(),
             parked: VecDeque::new(),
             asked: Vec::new(),
+            report: None,
             ready: false,
             first_hello: 0,
             retry_at: None,
@@ -279,6 +282,7 @@ impl Service {
         self.runtime = None;
         self.unsent.clear();
         self.internal.clear();
+        self.report = None;
         let was_ready = std::mem::replace(&mut self.ready, false);
         for request in std::mem::take(&mut self.asked) {
             lock(&self.shared.answers).insert(request, Err(Code::RuntimeLost.into()));
@@ -357,6 +361,18 @@ impl Service {
         };
         match self.internal.remove(&request) {
             None => {
+                let body = match body {
+                    Ok(to_client::Body::Report(part)) => {
+                        let whole = self.report.get_or_insert_default();
+                        whole.push_str(&part.json);
+                        if part.more {
+                            return;
+                        }
+                        let json = self.report.take().unwrap_or_default();
+                        Ok(to_client::Body::Report(control::Report { json, more: false }))
+                    }
+                    body => body,
+                };
                 self.asked.retain(|r| *r != request);
                 lock(&self.shared.answers).insert(request, body);
             }

@@ -249,10 +249,10 @@ impl TxLink {
                 fates.push(returned);
             }
         });
-        if let Err(broken) = result {
-            if self.broken.replace(broken).is_none() {
-                self.session.ring();
-            }
+        if let Err(broken) = result
+            && self.broken.replace(broken).is_none()
+        {
+            self.session.ring();
         }
     }
 
@@ -324,7 +324,7 @@ impl Tx {
     pub(crate) fn reclaim_all(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.reclaim(&mut self.slab);
-            }
+        }
         self.note_fates();
     }
 

@@ -367,10 +367,19 @@ impl Core {
 
     fn open_source(&mut self, conn: Conn, open: &control::OpenSource) -> Result<to_client::Body, Refusal> {
         let epoch = Epoch::from_bytes(&open.epoch).ok_or((Code::InvalidArgument, "no epoch".to_owned()))?;
-        if self.sessions.values().any(|s| s.sources.contains_key(&epoch)) {
+        if self.sessions.iter().any(|(c, s)| *c != conn && s.sources.contains_key(&epoch)) {
             return refusal(Code::IdentityTaken, format!("{epoch:?}"));
         }
         let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        // Opened again by its own session: it reconnected while the application's request was waiting.
+        if let Some((stream, channel)) = self.sessions.get(&conn).and_then(|s| s.sources.get(&epoch)) {
+            if (stream, *channel) != (&key.1, id) {
+                return refusal(Code::IdentityTaken, format!("{epoch:?}"));
+            }
+            let there = self.streams.get(&key).and_then(|s| s.channels.get(&id)).map_or(0, |c| c.sinks.len());
+            let flows = u32::try_from(there).unwrap_or(u32::MAX);
+            return Ok(to_client::Body::SourceOpened(control::SourceOpened { channel: id, flows }));
+        }
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.sources.insert(epoch, (key.1.clone(), id));
         }
@@ -388,10 +397,19 @@ impl Core {
 
     fn open_sink(&mut self, conn: Conn, open: &control::OpenSink) -> Result<to_client::Body, Refusal> {
         let sink = SinkId::from_bytes(&open.sink).ok_or((Code::InvalidArgument, "no sink".to_owned()))?;
-        if self.sessions.values().any(|s| s.sinks.contains_key(&sink)) {
+        if self.sessions.iter().any(|(c, s)| *c != conn && s.sinks.contains_key(&sink)) {
             return refusal(Code::IdentityTaken, format!("{sink:?}"));
         }
         let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        // Opened again by its own session: it reconnected while the application's request was waiting.
+        if let Some((stream, channel)) = self.sessions.get(&conn).and_then(|s| s.sinks.get(&sink)) {
+            if (stream, *channel) != (&key.1, id) {
+                return refusal(Code::IdentityTaken, format!("{sink:?}"));
+            }
+            let there = self.streams.get(&key).and_then(|s| s.channels.get(&id)).map_or(0, |c| c.sources.len());
+            let flows = u32::try_from(there).unwrap_or(u32::MAX);
+            return Ok(to_client::Body::SinkOpened(control::SinkOpened { channel: id, flows }));
+        }
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.sinks.insert(sink, (key.1.clone(), id));
         }

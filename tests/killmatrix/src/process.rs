@@ -72,6 +72,7 @@ impl Process {
     /// # Panics
     /// When it cannot be started.
     #[must_use]
+    #[expect(clippy::zombie_processes, reason = "reaped by waitpid in `look`, which sees stops too")]
     pub fn start(name: &str, program: &Path, arguments: &[&str], board: &Path, hold: Option<&str>) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).env_remove("INSANE_HOLD");
