@@ -1,7 +1,6 @@
 //! What two sessions that share links say to each other over their socket pair (`SOCK_SEQPACKET`, one message a packet).
 //!
-//! The runtime makes the pair, hands one end to each and is not needed after that: new segments, flows, wake-up modes
-//! and the end of a peer (EOF) all travel here. Messages are in order; nothing here is on the path of data. The *link*
+//! The runtime makes the pair, hands one end to each and is not needed after that: new segments, flows and the end of a peer (EOF) all travel here. Messages are in order; nothing here is on the path of data. The *link*
 //! number is chosen by the producer and is unique per direction of the pair.
 
 /// A message between the two ends of a pair.
@@ -11,7 +10,7 @@ pub struct ToPeer {
     #[prost(uint32, tag = "1")]
     pub link: u32,
     /// What is said.
-    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15")]
     pub body: Option<to_peer::Body>,
 }
 
@@ -54,24 +53,9 @@ pub mod to_peer {
         /// `FlowClose`, or comes unasked when the source closes.
         #[prost(message, tag = "12")]
         FlowClosed(super::FlowClosed),
-        /// C: whether it may sleep on this link from now on.
-        #[prost(message, tag = "13")]
-        WaitMode(super::WaitMode),
-        /// P: every emit from now on checks for a sleeper, if it was asked to.
-        #[prost(message, tag = "14")]
-        WaitModeAck(super::WaitMode),
         /// C: with one descriptor: a socket on which the producer leaves a byte when this consumer sleeps there.
         #[prost(message, tag = "15")]
         Doorbell(super::Empty),
-        /// C: it wants to leave the link.
-        #[prost(message, tag = "16")]
-        Detach(super::Empty),
-        /// P: the link has ended at this position of the delivery ring.
-        #[prost(message, tag = "17")]
-        Detached(super::Detached),
-        /// P: the doorbell was taken.
-        #[prost(message, tag = "18")]
-        DoorbellAck(super::Empty),
     }
 }
 
@@ -102,9 +86,6 @@ pub struct LinkAccept {
     /// The size in bytes of the consumer's counter memory.
     #[prost(uint64, tag = "1")]
     pub counter_bytes: u64,
-    /// Whether the consumer may sleep.
-    #[prost(bool, tag = "2")]
-    pub may_sleep: bool,
 }
 
 /// Something was refused.
@@ -213,21 +194,5 @@ pub struct FlowClosed {
     pub sink: Vec<u8>,
     /// The first position of the delivery ring that is not for it.
     #[prost(uint64, tag = "3")]
-    pub position: u64,
-}
-
-/// Whether a consumer may sleep.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct WaitMode {
-    /// It may.
-    #[prost(bool, tag = "1")]
-    pub may_sleep: bool,
-}
-
-/// A link has ended.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Detached {
-    /// The position after its last descriptor.
-    #[prost(uint64, tag = "1")]
     pub position: u64,
 }

@@ -1,0 +1,139 @@
+//! What two processes on two cores can do at all, so that messaging figures have a floor beside them.
+//!
+//! A system program by the contract of `bench/README.md`: futex ping-pong, fan-out to sleeping and polling readers,
+//! large messages. The two spinning floors that everything is compared with (`rtt`, `oneway`) are measured by
+//! `method.c` beside this crate; the same loops in Rust are kept here for the test that compares the two, and are not
+//! offered by `describe`.
+
+mod line;
+mod memory;
+mod ring;
+
+use anyhow::{Result, bail};
+use bench_harness::{Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting};
+
+use line::Line;
+use memory::Shared;
+use ring::{Reader, Ring, Wake, Writer};
+
+/// The variant of sleeping fan-out in which each reader is woken by a system call of its own.
+const WAKE_EACH: &str = "wake-each";
+
+struct Floor;
+
+struct Asking(Line);
+
+impl Pinger for Asking {
+    fn exchange(&mut self, n: u64) -> Result<()> {
+        self.0.ask(n);
+        Ok(())
+    }
+
+    fn in_place(&self) -> Option<bool> {
+        Some(true)
+    }
+}
+
+struct Answering {
+    line: Line,
+    next: u64,
+}
+
+impl Echoer for Answering {
+    fn serve(&mut self) -> Result<()> {
+        self.line.answer(self.next);
+        self.next += 1;
+        Ok(())
+    }
+}
+
+impl Producer for Writer {
+    fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        Ok(self.put(n, stop))
+    }
+}
+
+struct Reading(Reader);
+
+impl Consumer for Reading {
+    fn receive(&mut self, tally: &mut Tally) -> Result<()> {
+        self.0.take();
+        tally.received += 1;
+        Ok(())
+    }
+}
+
+fn offered(args: &Args) -> Result<()> {
+    if args.waiting == Waiting::Adaptive {
+        bail!("the floor only spins or sleeps");
+    }
+    match args.variant.as_str() {
+        "" => Ok(()),
+        WAKE_EACH if args.waiting == Waiting::Sleep => Ok(()),
+        other => bail!("no variant '{other}'"),
+    }
+}
+
+fn open_line(args: &Args) -> Result<Line> {
+    offered(args)?;
+    let shared = Shared::file(&args.dir.join("floor-line"), Line::bytes(args.payload))?;
+    // A large message goes one way; the answer only says that it was read.
+    let large = matches!(args.role, Role::LargeSource | Role::LargeSink);
+    Ok(Line::new(shared, args.payload, if large { 8 } else { args.payload }, args.waiting))
+}
+
+fn open_ring(args: &Args) -> Result<Ring> {
+    offered(args)?;
+    let readers = args.sinks as usize;
+    let shared = Shared::file(&args.dir.join("floor-ring"), Ring::bytes(args.payload, readers))?;
+    let wake = match (args.waiting, args.variant.as_str()) {
+        (Waiting::Spin, _) => Wake::Never,
+        (_, WAKE_EACH) => Wake::Each,
+        _ => Wake::Together,
+    };
+    Ok(Ring::new(shared, args.payload, readers, wake))
+}
+
+impl System for Floor {
+    fn describe() -> Description {
+        let mode = |experiment, waiting| Mode::new(experiment, waiting, "shm");
+        Description {
+            system: "floor".into(),
+            language: "rust",
+            version: env!("CARGO_PKG_VERSION").into(),
+            modes: vec![
+                mode("rtt", Waiting::Sleep),
+                mode("oneway", Waiting::Sleep),
+                mode("fanout", Waiting::Spin),
+                mode("fanout", Waiting::Sleep),
+                mode("fanout", Waiting::Sleep).variant(WAKE_EACH),
+                mode("large", Waiting::Spin),
+                mode("large", Waiting::Sleep),
+            ],
+            absent: vec![],
+        }
+    }
+
+    fn pinger(args: &Args) -> Result<impl Pinger> {
+        Ok(Asking(open_line(args)?))
+    }
+
+    fn echoer(args: &Args) -> Result<impl Echoer> {
+        Ok(Answering { line: open_line(args)?, next: 1 })
+    }
+
+    fn producer(args: &Args) -> Result<impl Producer> {
+        Ok(Writer::new(open_ring(args)?))
+    }
+
+    fn consumer(args: &Args) -> Result<impl Consumer> {
+        if args.index >= args.sinks {
+            bail!("sink {} of {}", args.index, args.sinks);
+        }
+        Ok(Reading(Reader::new(open_ring(args)?, args.index as usize)))
+    }
+}
+
+fn main() -> Result<()> {
+    bench_harness::main::<Floor>()
+}

@@ -1,0 +1,143 @@
+//! The command line that every system program understands.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// The part a process plays in an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Answers every message (experiment `rtt`).
+    RttServer,
+    /// Sends a message, awaits its answer, measures (experiment `rtt`).
+    RttClient,
+    /// Sends as fast as it can (experiment `oneway`).
+    OnewaySource,
+    /// Reads every byte of every message, measures (experiment `oneway`).
+    OnewaySink,
+    /// Sends each message to all sinks, measures CPU time (experiment `fanout`).
+    FanoutSource,
+    /// One of `--sinks` sinks; reads every byte, measures its rate (experiment `fanout`).
+    FanoutSink,
+    /// Fills one large message, emits it and awaits the sink's word that it read it, measures (experiment `large`).
+    LargeSource,
+    /// Reads every byte of a large message and says so (experiment `large`).
+    LargeSink,
+    /// A helper process that the mode asked for (a media driver, a runtime).
+    Aux,
+    /// Prints what the program can do, as one JSON line, and ends.
+    Describe,
+}
+
+/// How an end waits for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Waiting {
+    /// Polls and never sleeps.
+    Spin,
+    /// Polls for a while, then sleeps.
+    Adaptive,
+    /// Sleeps at once; the other end wakes it.
+    Sleep,
+}
+
+impl Waiting {
+    /// The word used in rows and on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Adaptive => "adaptive",
+            Self::Sleep => "sleep",
+        }
+    }
+}
+
+/// One process of one repetition.
+#[derive(Clone, Debug, Parser)]
+#[command(about = "One process of one repetition of the comparison suite; see bench/README.md")]
+pub struct Args {
+    /// The part that this process plays.
+    #[arg(value_enum)]
+    pub role: Role,
+    /// Cores this process may run on, for example 2 or 0,1,3.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub core: Vec<usize>,
+    /// A directory of this repetition alone, where the processes find each other.
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Message size in bytes.
+    #[arg(long, default_value_t = 64, value_parser = payload_bytes)]
+    pub payload: usize,
+    /// How this end waits.
+    #[arg(long, value_enum, default_value = "spin")]
+    pub waiting: Waiting,
+    /// A variant of the system, one of those that `describe` lists; empty for the plain one.
+    #[arg(long, default_value = "")]
+    pub variant: String,
+    /// Measured messages at most (rtt, large).
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub count: u64,
+    /// Messages before measuring starts.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub warmup: u64,
+    /// Length of the measured window in seconds; rtt ends at `--count` or here, whichever comes first.
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    pub seconds: f64,
+    /// Number of sinks (fanout).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub sinks: u32,
+    /// Which sink this is, from 0 (fanout).
+    #[arg(long, default_value_t = 0)]
+    pub index: u32,
+}
+
+/// Payloads hold at least an 8-byte sequence number and are whole words, so that reading all of it is well defined.
+fn payload_bytes(text: &str) -> Result<usize, String> {
+    let bytes: usize = text.parse().map_err(|_| format!("'{text}' is not a number of bytes"))?;
+    if !(8..=1 << 30).contains(&bytes) || !bytes.is_multiple_of(8) {
+        return Err(format!("{bytes} is not a multiple of 8 between 8 and 1073741824"));
+    }
+    Ok(bytes)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= 3600.0 => Ok(s),
+        _ => Err(format!("'{text}' is not a number of seconds above 0 and up to 3600")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_contract_is_understood() {
+        let line = "prog fanout-sink --core 0,1,3 --dir /tmp/x --payload 1024 --waiting sleep --variant v \
+                    --count 5 --warmup 6 --seconds 0.25 --sinks 8 --index 7";
+        let args = Args::try_parse_from(line.split_whitespace()).expect("a valid line");
+        assert_eq!(args.role, Role::FanoutSink);
+        assert_eq!(args.core, [0, 1, 3]);
+        assert_eq!(args.waiting, Waiting::Sleep);
+        assert_eq!((args.payload, args.count, args.warmup, args.sinks, args.index), (1024, 5, 6, 8, 7));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for bad in [
+            "prog rtt-client --payload 7",
+            "prog rtt-client --payload 65",
+            "prog rtt-client --payload many",
+            "prog rtt-client --count 0",
+            "prog rtt-client --seconds 0",
+            "prog rtt-client --seconds nan",
+            "prog rtt-client --waiting nap",
+            "prog rtt-client --core x",
+            "prog fanout-source --sinks 0",
+            "prog no-such-role",
+            "prog",
+        ] {
+            assert!(Args::try_parse_from(bad.split_whitespace()).is_err(), "accepted: {bad}");
+        }
+    }
+}

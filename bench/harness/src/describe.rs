@@ -1,0 +1,71 @@
+//! What a system program says about itself.
+
+use serde::Serialize;
+
+use crate::Waiting;
+
+/// One thing that the program can be asked to do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mode {
+    /// `rtt`, `oneway`, `fanout`, `large` or `open`.
+    pub experiment: &'static str,
+    /// The waiting class.
+    pub waiting: &'static str,
+    /// Empty for the plain way.
+    pub variant: &'static str,
+    /// `shm`, `datagram` or `reliable`.
+    pub transport: &'static str,
+    /// Whether a helper process (role `aux`) must run first, on a core of its own if `aux_core`.
+    pub aux: bool,
+    /// Whether that helper burns a core, so that the mode is left out where no core is spare.
+    pub aux_core: bool,
+}
+
+impl Mode {
+    /// A plain mode without a helper process.
+    #[must_use]
+    pub fn new(experiment: &'static str, waiting: Waiting, transport: &'static str) -> Self {
+        Self { experiment, waiting: waiting.word(), variant: "", transport, aux: false, aux_core: false }
+    }
+
+    /// The same as a named variant.
+    #[must_use]
+    pub fn variant(mut self, name: &'static str) -> Self {
+        self.variant = name;
+        self
+    }
+
+    /// The same with a helper process on a core of its own.
+    #[must_use]
+    pub fn aux_core(mut self) -> Self {
+        self.aux = true;
+        self.aux_core = true;
+        self
+    }
+}
+
+/// A class that the system does not have, and why; shown in the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Absent {
+    /// The experiment, or `*`.
+    pub experiment: &'static str,
+    /// The waiting class, or `*`.
+    pub waiting: &'static str,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// The answer to `describe`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Description {
+    /// The system's name in rows.
+    pub system: String,
+    /// The language in rows.
+    pub language: &'static str,
+    /// The version of what is measured.
+    pub version: String,
+    /// What it can do.
+    pub modes: Vec<Mode>,
+    /// What it cannot do.
+    pub absent: Vec<Absent>,
+}

@@ -1,0 +1,112 @@
+//! What is in a message: the sender writes every byte, the receiver reads every byte.
+
+use anyhow::{Result, bail};
+
+/// Fills the whole message for number `n`: every byte its low byte, the first eight the number itself.
+#[inline]
+pub fn stamp(message: &mut [u8], n: u64) {
+    message.fill(n as u8);
+    message[..8].copy_from_slice(&n.to_le_bytes());
+}
+
+/// Reads every byte; the optimiser may not drop it.
+#[inline]
+pub fn read_all(message: &[u8]) -> u64 {
+    let mut sum = 0u64;
+    for word in message.chunks_exact(8) {
+        sum = sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+    }
+    std::hint::black_box(sum)
+}
+
+/// Reads every byte of a message, checks it and returns its number.
+///
+/// # Errors
+/// A wrong length, or a message whose ends do not agree: the system under test damaged it.
+#[inline]
+pub fn check(message: &[u8], payload: usize) -> Result<u64> {
+    if message.len() != payload {
+        bail!("a message of {} bytes where {payload} were sent", message.len());
+    }
+    read_all(message);
+    let n = u64::from_le_bytes(message[..8].try_into().expect("eight bytes"));
+    if payload > 8 && message[payload - 1] != n as u8 {
+        bail!("message {n} was damaged: its last byte is {}", message[payload - 1]);
+    }
+    Ok(n)
+}
+
+/// A sink's account of one flow: what came, what is missing.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    payload: usize,
+    /// Messages received.
+    pub received: u64,
+    /// Messages skipped over, by the sequence numbers.
+    pub lost: u64,
+    next: u64,
+}
+
+impl Tally {
+    /// An empty account for messages of `payload` bytes.
+    #[must_use]
+    pub fn new(payload: usize) -> Self {
+        Self { payload, received: 0, lost: 0, next: 0 }
+    }
+
+    /// Reads every byte of one message and books it.
+    ///
+    /// # Errors
+    /// A damaged, repeated or reordered message.
+    #[inline]
+    pub fn take(&mut self, message: &[u8]) -> Result<()> {
+        let n = check(message, self.payload)?;
+        if n < self.next {
+            bail!("message {n} came again or out of order, {} was due", self.next);
+        }
+        // What was sent before this sink was there is not lost.
+        if self.received > 0 {
+            self.lost += n - self.next;
+        }
+        self.next = n + 1;
+        self.received += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(n: u64) -> Vec<u8> {
+        let mut m = vec![0; 64];
+        stamp(&mut m, n);
+        m
+    }
+
+    #[test]
+    fn a_stamped_message_checks() {
+        for n in [0, 1, 255, 256, u64::MAX] {
+            assert_eq!(check(&message(n), 64).expect("intact"), n);
+        }
+    }
+
+    #[test]
+    fn damage_is_seen() {
+        let mut m = message(7);
+        m[63] = 8;
+        assert!(check(&m, 64).is_err());
+        assert!(check(&m[..32], 64).is_err());
+    }
+
+    #[test]
+    fn gaps_are_losses_and_repeats_are_errors() {
+        let mut tally = Tally::new(64);
+        for n in [5, 6, 9, 10, 20] {
+            tally.take(&message(n)).expect("in order");
+        }
+        assert_eq!((tally.received, tally.lost), (5, 2 + 9));
+        assert!(tally.take(&message(20)).is_err());
+        assert!(tally.take(&message(3)).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! TCP over loopback, Nagle's delay off.
+#![forbid(unsafe_code)]
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result};
+use bench_harness::Args;
+use bench_sockets::meet::{learn_port, tell_port};
+use bench_sockets::stream::{Kind, Stream};
+
+struct Tcp;
+
+impl Kind for Tcp {
+    const NAME: &'static str = "tcp";
+    type Listener = TcpListener;
+
+    fn listen(args: &Args, index: u32) -> Result<TcpListener> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a loopback port")?;
+        tell_port(&args.dir, index, listener.local_addr()?.port())?;
+        Ok(listener)
+    }
+
+    fn accept(listener: &TcpListener) -> Result<OwnedFd> {
+        let socket = listener.accept()?.0;
+        socket.set_nodelay(true)?;
+        Ok(socket.into())
+    }
+
+    fn connect(args: &Args, index: u32) -> Result<OwnedFd> {
+        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, learn_port(&args.dir, index)?))?;
+        socket.set_nodelay(true)?;
+        Ok(socket.into())
+    }
+}
+
+fn main() -> Result<()> {
+    bench_harness::main::<Stream<Tcp>>()
+}

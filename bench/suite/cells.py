@@ -1,0 +1,131 @@
+"""What is measured: a cell is one system doing one thing in one way; a round is all cells once, in shuffled order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable
+
+from .machine import Cores
+from .systems import System
+
+WAITING_CLASSES = ("spin", "adaptive", "sleep")
+EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open")
+LARGE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of measurements in the making."""
+
+    experiment: str
+    key: str
+    system: str
+    language: str
+    transport: str
+    waiting: str
+    variant: str
+    payload: int
+    sinks: int
+    knob: bool
+    aux: bool = False
+    aux_core: bool = False
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        name = self.system + (f"/{self.language}" if self.language == "python" else "")
+        name += f" {self.variant}" if self.variant else ""
+        fan = f" ×{self.sinks}" if self.experiment == "fanout" else ""
+        return f"{self.experiment} {self.payload} B{fan} {name} {self.waiting}{' knob' if self.knob else ''}"
+
+    @property
+    def floor_key(self) -> tuple[str, int]:
+        """Which spinning floor stands beside it."""
+        if self.experiment in ("oneway", "fanout"):
+            return ("oneway", self.payload)
+        return ("rtt", self.payload if self.experiment == "rtt" else 64)
+
+    @property
+    def is_method_floor(self) -> bool:
+        """Whether this cell is one of the two spinning floors, measured by the method itself."""
+        return self.system == "floor" and self.waiting == "spin" and self.experiment in ("rtt", "oneway")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of everything is measured."""
+
+    name: str
+    rtt_payloads: tuple[int, ...]
+    oneway_payloads: tuple[int, ...]
+    fanout_sinks: tuple[int, ...]
+    knob_everywhere: bool
+    min_rounds: int
+    max_rounds: int
+    retries: int
+    budget_s: float
+    window_s: float
+    large_count: int
+
+
+FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15, 2, 1080, 0.30, 8)
+QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4)
+
+
+def _shapes(experiment: str, extent: Extent) -> Iterable[tuple[int, int]]:
+    """(payload, sinks) of an experiment."""
+    if experiment == "rtt":
+        return [(payload, 1) for payload in extent.rtt_payloads]
+    if experiment == "oneway":
+        return [(payload, 1) for payload in extent.oneway_payloads]
+    if experiment == "fanout":
+        return [(1024, sinks) for sinks in extent.fanout_sinks]
+    if experiment == "large":
+        return [(LARGE_BYTES, 1)]
+    return [(64, 1)]
+
+
+def _knobs(experiment: str, waiting: str, payload: int, extent: Extent, available: bool) -> list[bool]:
+    """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run."""
+    if not available or experiment in ("large", "open"):
+        return [False]
+    if experiment == "rtt" and payload == 64 and (waiting != "spin" or extent.knob_everywhere):
+        return [False, True]
+    if experiment == "oneway" and extent.knob_everywhere:
+        return [False, True]
+    if experiment == "fanout" and waiting == "sleep" and extent.knob_everywhere:
+        return [False, True]
+    return [False]
+
+
+def cells_of(
+    system: System, extent: Extent, only: list[str] | None, cores: Cores, knob_available: bool
+) -> tuple[list[Cell], list[str]]:
+    """The cells of one system, and notes on modes that this machine has no room for."""
+    cells: list[Cell] = []
+    notes: list[str] = []
+    name, language = str(system.describe["system"]), str(system.describe["language"])
+    modes = list(system.modes)
+    if system.key == "floor":
+        modes += [{"experiment": e, "waiting": "spin", "variant": "", "transport": "shm"} for e in ("rtt", "oneway")]
+    for mode in modes:
+        experiment, waiting, variant = str(mode["experiment"]), str(mode["waiting"]), str(mode.get("variant", ""))
+        if experiment not in EXPERIMENTS or waiting not in WAITING_CLASSES:
+            notes.append(f"{system.key}: a mode with experiment '{experiment}' and waiting '{waiting}' is not known")
+            continue
+        if only is not None and experiment not in only:
+            continue
+        aux_core = bool(mode.get("aux_core", False))
+        if aux_core and cores.aux is None:
+            note = f"{system.key} {variant or waiting}: its helper needs a third core, this machine has two"
+            if note not in notes:
+                notes.append(note)
+            continue
+        for payload, sinks in _shapes(experiment, extent):
+            for held in _knobs(experiment, waiting, payload, extent, knob_available):
+                spoken = "c" if system.key == "floor" and mode not in system.modes else language
+                cells.append(
+                    Cell(experiment, system.key, name, spoken, str(mode.get("transport", "")), waiting, variant,
+                         payload, sinks, held, bool(mode.get("aux", False)), aux_core)
+                )
+    return cells, notes

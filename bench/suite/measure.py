@@ -1,0 +1,198 @@
+"""The rounds: every cell once per round in shuffled order, a floor before and after each, discards and retries."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+from . import stats
+from .cells import Cell, Extent
+from .machine import Cores, knob
+from .process import Void, run_cell, run_method, used_cores
+from .systems import System
+
+#: A floor younger than this is both the one after a repetition and the one before the next.
+FLOOR_SHARED_S = 1.0
+#: A cell that failed so often in a row is given up, and reported.
+GIVE_UP_AFTER = 3
+FLOOR_ROUND_TRIPS = 30_000
+FLOOR_SECONDS = 0.06
+
+
+@dataclass
+class Repetition:
+    """One kept repetition."""
+
+    cell: Cell
+    round: int
+    #: Metric to value: `median_us`, `p99_us`, `p999_us`, or `msgs_per_s`, `gbit_per_s`.
+    values: dict[str, float]
+    samples: int
+    floor_before: float
+    floor_after: float
+    cpu_ns_per_msg: float | None
+    lost: int
+    cores: list[int]
+    cdf_ns: list[int] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def main(self) -> float:
+        """The value that ratios are made of."""
+        return self.values["msgs_per_s" if "msgs_per_s" in self.values else "median_us"]
+
+    @property
+    def floor(self) -> float:
+        """The spinning floor around it, in the unit of `main` where that is the same kind of thing."""
+        return stats.floor_between(self.floor_before, self.floor_after)
+
+
+@dataclass
+class Outcome:
+    """All that a run found."""
+
+    kept: list[Repetition] = field(default_factory=list)
+    discarded: Counter[Cell] = field(default_factory=Counter)
+    failed: Counter[Cell] = field(default_factory=Counter)
+    reasons: dict[Cell, str] = field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+
+
+def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
+    """How many messages and seconds a repetition of this cell takes."""
+    slow = cell.waiting != "spin" or cell.language == "python"
+    if cell.experiment == "rtt":
+        return {"count": 100_000, "warmup": 1_000 if slow else 10_000, "seconds": extent.window_s}
+    if cell.experiment == "large":
+        return {"count": extent.large_count, "warmup": 2, "seconds": 20}
+    if cell.experiment == "open":
+        return {"count": 50, "warmup": 2, "seconds": 5}
+    return {"count": 1, "warmup": 2_000 if slow or cell.experiment == "fanout" else 10_000, "seconds": extent.window_s}
+
+
+def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, float | None, int, dict[str, Any]]:
+    """Result lines to (values, samples, CPU ns per message, lost, extra)."""
+    try:
+        if cell.experiment in ("rtt", "large", "open"):
+            (r,) = next(iter(results.values()))
+            values = {name: r[f"{name[:-3]}_ns"] / 1e3 for name in ("median_us", "p99_us", "p999_us")}
+            if cell.experiment == "large":
+                values = {"median_us": values["median_us"], "gbit_per_s": cell.payload * 8 / r["median_ns"]}
+            extra = {"cdf_ns": r.get("cdf_ns"), "in_place": r.get("in_place")}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], 0, extra
+        if cell.experiment == "oneway":
+            (r,) = results["oneway-sink"]
+            rate = r["samples"] * 1e9 / r["elapsed_ns"]
+            values = {"msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], r["lost"], {}
+        (source,), sinks = results["fanout-source"], results["fanout-sink"]
+        rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
+        rate = sum(rates) / len(rates)
+        values = {"msgs_per_s": rate, "gbit_per_s": sum(rates) * cell.payload * 8 / 1e9}
+        samples, lost = sum(r["samples"] for r in sinks), sum(r["lost"] for r in sinks)
+        return values, samples, source["cpu_ns"] / source["samples"], lost, {"slowest": min(rates)}
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, StopIteration) as error:
+        raise Void(f"a result line lacks something: {error!r}") from error
+
+
+class Bench:
+    """One run of the suite."""
+
+    def __init__(
+        self, systems: dict[str, System], cells: list[Cell], extent: Extent, cores: Cores, method: Path, seed: int,
+        nice: int, say: Callable[[str], None],
+    ) -> None:
+        self.systems, self.cells, self.extent, self.cores = systems, cells, extent, cores
+        self.method, self.nice, self.say = method, nice, say
+        self.rng = random.Random(seed)
+        self.outcome = Outcome()
+        self._last_floor: tuple[tuple[str, int], float, float] | None = None
+        self._in_a_row: Counter[Cell] = Counter()
+        self._done = 0
+
+    def _floor(self, key: tuple[str, int], fresh: bool) -> float:
+        """One spinning floor: µs for `rtt`, messages per second for `oneway`."""
+        now = time.monotonic()
+        if not fresh and self._last_floor and self._last_floor[0] == key:
+            if now - self._last_floor[2] < FLOOR_SHARED_S:
+                return self._last_floor[1]
+        what, payload = key
+        if what == "rtt":
+            value = run_method(self.method, what, self.cores.pair, payload, FLOOR_ROUND_TRIPS, self.nice)
+            figure = value["median_ns"] / 1e3
+        else:
+            value = run_method(self.method, what, self.cores.pair, payload, FLOOR_SECONDS, self.nice)
+            figure = value["msgs_per_s"]
+        self._last_floor = (key, figure, time.monotonic())
+        return figure
+
+    def _run_once(self, cell: Cell) -> dict[str, Any]:
+        with knob(cell.knob):
+            if not cell.is_method_floor:
+                return run_cell(cell, self.systems[cell.key].command, self.cores, amounts(cell, self.extent), self.nice)
+            amount = FLOOR_ROUND_TRIPS if cell.experiment == "rtt" else FLOOR_SECONDS
+            result = run_method(self.method, cell.experiment, self.cores.pair, cell.payload, amount, self.nice)
+            return {"rtt-client" if cell.experiment == "rtt" else "oneway-sink": [result]}
+
+    def repeat(self, cell: Cell, number: int) -> bool:
+        """One repetition, again if its floors disagree, a bounded number of times. Whether one was kept."""
+        for _ in range(1 + self.extent.retries):
+            try:
+                before = self._floor(cell.floor_key, fresh=False)
+                results = self._run_once(cell)
+                after = self._floor(cell.floor_key, fresh=True)
+                values, samples, cpu, lost, extra = digest(cell, results)
+            except Void as reason:
+                self.outcome.failed[cell] += 1
+                self.outcome.reasons[cell] = str(reason)
+                self._in_a_row[cell] += 1
+                self.say(f"VOID: {cell.label}: {reason}")
+                return False
+            self._in_a_row[cell] = 0
+            if not stats.floors_agree(before, after):
+                self.outcome.discarded[cell] += 1
+                continue
+            self.outcome.kept.append(
+                Repetition(cell, number, values, samples, before, after, cpu, lost, used_cores(cell, self.cores),
+                           extra.pop("cdf_ns", None), extra)
+            )
+            return True
+        return False
+
+    def run(self) -> Outcome:
+        """Rounds until there are enough, or until the budget has no room for another one like the last."""
+        start = time.monotonic()
+        longest = 0.0
+        while self.outcome.rounds < self.extent.max_rounds:
+            spent = time.monotonic() - start
+            if self.outcome.rounds >= self.extent.min_rounds and spent + longest > self.extent.budget_s:
+                break
+            self.round(self.outcome.rounds + 1, start)
+            longest = max(longest, time.monotonic() - start - spent)
+            self.outcome.rounds += 1
+        self.outcome.seconds = time.monotonic() - start
+        return self.outcome
+
+    def round(self, number: int, start: float) -> None:
+        """All cells once. What shares a floor stays together, so that floors can be shared and systems compared."""
+        blocks: dict[tuple[object, ...], list[Cell]] = {}
+        for cell in self.cells:
+            blocks.setdefault((cell.experiment, cell.payload, cell.sinks), []).append(cell)
+        order = list(blocks.values())
+        self.rng.shuffle(order)
+        for block in order:
+            self.rng.shuffle(block)
+            for position, cell in enumerate(block, 1):
+                if self._in_a_row[cell] >= GIVE_UP_AFTER:
+                    continue
+                self._done += 1
+                self.say(
+                    f"[{time.monotonic() - start:5.0f} s] round {number} "
+                    f"{self._done - (number - 1) * len(self.cells)}/{len(self.cells)}  {cell.label}"
+                )
+                self.repeat(cell, number)

@@ -1,0 +1,181 @@
+"""Running the processes of one repetition by the contract of bench/README.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from .cells import Cell
+from .machine import Cores
+
+#: A process that says nothing for this long hangs. Not a judgement of speed: the repetition is void and counted.
+SILENCE_S = 30.0
+#: How long a process may take to end after its standard input closed.
+FAREWELL_S = 5.0
+
+
+class Void(Exception):
+    """The repetition gave no figures, and why."""
+
+
+class Process:
+    """One process of a repetition, and its lines."""
+
+    def __init__(self, command: list[str], log: Path, nice: int) -> None:
+        self.name = command[-1] if len(command) == 1 else " ".join(command[-3:])
+        self.log = log
+        self.is_ready = False
+        self._buffer = b""
+        with log.open("wb") as errors:
+            self.popen = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                preexec_fn=(lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)) if nice else None,
+            )
+
+    def line(self, timeout: float) -> str:
+        """The next line of its standard output."""
+        deadline = time.monotonic() + timeout
+        fd = self.popen.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                raise Void(f"{self.log.stem} said nothing for {timeout:.0f} s")
+            chunk = os.read(fd, 65536)
+            if not chunk:
+                self.popen.wait(FAREWELL_S)
+                raise Void(f"{self.log.stem} ended with status {self.popen.returncode}: {self._complaint()}")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode(errors="replace").strip()
+
+    def _complaint(self) -> str:
+        text = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(text[:6])[:400] or "no word on standard error"
+
+    def await_ready(self) -> None:
+        """Waits for its `ready`."""
+        line = self.line(SILENCE_S)
+        if line != "ready":
+            raise Void(f"{self.log.stem} said '{line[:80]}' instead of 'ready'")
+        self.is_ready = True
+
+    def go(self, pids: list[int]) -> None:
+        """Starts it."""
+        try:
+            self.popen.stdin.write(("go " + " ".join(map(str, pids)) + "\n").encode())
+            self.popen.stdin.flush()
+        except OSError as error:
+            raise Void(f"{self.log.stem} is gone: {error}: {self._complaint()}") from error
+
+    def result(self) -> dict[str, Any]:
+        """Its result line."""
+        line = self.line(SILENCE_S)
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise Void(f"{self.log.stem}: no result in '{line[:80]}'") from error
+
+    def close(self) -> None:
+        """Tells it to end."""
+        try:
+            self.popen.stdin.close()
+        except OSError:
+            pass
+
+    def reap(self) -> None:
+        """Sees it off, by force if need be."""
+        try:
+            self.popen.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        self.popen.stdout.close()
+
+
+def run_method(method: Path, what: str, pair: tuple[int, int], payload: int, amount: float, nice: int) -> dict[str, Any]:
+    """One of the two spinning floors. `amount` is round trips or seconds."""
+    command = [str(method), what, str(pair[0]), str(pair[1]), str(payload), f"{amount:g}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SILENCE_S,
+            preexec_fn=(lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)) if nice else None,
+        )
+        if done.returncode != 0:
+            raise Void(f"floor: {done.stderr.strip()}")
+        return dict(json.loads(done.stdout))
+    except subprocess.TimeoutExpired as error:
+        raise Void("floor: no answer") from error
+    except ValueError as error:
+        raise Void(f"floor: {error}") from error
+
+
+def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
+    """The processes in the order in which they start: role, core, further arguments. The last one is the active end."""
+    a, b = cores.pair
+    if cell.experiment == "rtt":
+        return [("rtt-server", b, []), ("rtt-client", a, [])]
+    if cell.experiment == "large":
+        return [("large-sink", b, []), ("large-source", a, [])]
+    if cell.experiment == "oneway":
+        return [("oneway-sink", b, []), ("oneway-source", a, [])]
+    if cell.experiment == "open":
+        return [("open", a, [])]
+    sinks = cores.for_sinks(cell.sinks, cell.aux_core)
+    return [("fanout-sink", core, ["--index", str(i)]) for i, core in enumerate(sinks)] + [("fanout-source", a, [])]
+
+
+MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source")
+
+
+def used_cores(cell: Cell, cores: Cores) -> list[int]:
+    """The cores of a repetition: the active end, the other ends, a helper with a core of its own."""
+    roles = _roles(cell, cores)
+    order = [roles[-1][1]] + [core for _, core, _ in roles[:-1]]
+    unique = list(dict.fromkeys(order))
+    return unique + ([cores.aux] if cell.aux_core and cores.aux is not None else [])
+
+
+def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int) -> dict[str, Any]:
+    """Runs all processes of one repetition. Gives the result lines by role; a fan-out has one per sink."""
+    shm = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=shm if os.access(shm, os.W_OK) else None))
+    shared = ["--dir", str(folder), "--payload", str(cell.payload), "--waiting", cell.waiting,
+              "--variant", cell.variant, "--sinks", str(cell.sinks), "--count", str(int(amounts["count"])),
+              "--warmup", str(int(amounts["warmup"])), "--seconds", f"{amounts['seconds']:g}"]
+    roles = _roles(cell, cores)
+    if cell.aux:
+        roles.insert(0, ("aux", cores.aux if cell.aux_core and cores.aux is not None else cores.pair[1], []))
+    started: list[tuple[str, Process]] = []
+    try:
+        for number, (role, core, more) in enumerate(roles):
+            line = [*command, role, "--core", str(core), *shared, *more]
+            started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
+            # Each is ready before the next starts, except sinks, which do not need each other.
+            if role != "fanout-sink":
+                for _, process in started:
+                    if not process.is_ready:
+                        process.await_ready()
+        pids = [process.popen.pid for _, process in started]
+        for _, process in started:
+            process.go(pids)
+        results: dict[str, Any] = {}
+        for role, process in started:
+            if role in MEASURING:
+                results.setdefault(role, []).append(process.result())
+        return results
+    finally:
+        # The active end stops first, so that nobody is left writing to somebody gone.
+        for _, process in reversed(started):
+            process.close()
+            if process.popen.poll() is None and process is started[-1][1]:
+                process.reap()
+        for _, process in reversed(started):
+            process.reap()
+        shutil.rmtree(folder, ignore_errors=True)

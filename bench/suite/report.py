@@ -1,0 +1,111 @@
+"""The report for people: `report.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .bars import Verdict
+
+HEADS = {
+    "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
+    "large": "One message of 128 MiB, filled, sent and read", "open": "Opening",
+}
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A figure as people read it."""
+    if value is None:
+        return "–"
+    if unit == "msgs/s":
+        if value >= 1e6:
+            return f"{value / 1e6:.2f} M"
+        return f"{value / 1e3:.1f} k" if value >= 1e3 else f"{value:.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _cell_key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[f] for f in ("system", "language", "variant", "knob"))
+
+
+def _name(row: dict[str, Any]) -> str:
+    return " ".join(word for word in (row["system"], row["variant"]) if word) + f" ({row['language']})"
+
+
+def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
+    """One table: a system per line, best first."""
+    cells: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault(_cell_key(row), {})[row["metric"]] = row
+    rate = experiment in ("oneway", "fanout")
+    main = "msgs_per_s" if rate else "median_us"
+    order = sorted(cells.values(), key=lambda m: m[main]["median"], reverse=rate)
+    if rate:
+        out = ["| system | knob | messages/s | Gbit/s | × reference | loss % | CPU ns per message | runs (discarded) |",
+               "| --- | --- | --: | --: | --: | --: | --: | --: |"]
+    elif experiment == "rtt":
+        out = ["| system | knob | median µs | p99 µs | p99.9 µs | × reference | CPU ns per message | runs (discarded) |",
+               "| --- | --- | --: | --: | --: | --: | --: | --: |"]
+    else:
+        out = ["| system | knob | median µs | Gbit/s | × reference | CPU ns per message | runs (discarded) |",
+               "| --- | --- | --: | --: | --: | --: | --: |"]
+    for metrics in order:
+        row = metrics[main]
+
+        def show(metric: str, interval: bool = False) -> str:
+            found = metrics.get(metric)
+            if found is None:
+                return "–"
+            text = quantity(found["median"], found["unit"])
+            if interval:
+                text += f" [{quantity(found['low'], found['unit'])}–{quantity(found['high'], found['unit'])}]"
+            return text
+
+        cpu = quantity(row["cpu_per_msg"], "ns")
+        runs = f"{row['runs']} ({row['discarded']})"
+        head = f"| {_name(row)} | {row['knob']} | {show(main, True)} |"
+        if rate:
+            out.append(f"{head} {show('gbit_per_s')} | {show('ratio_to_floor', True)} | {row['loss'] * 100:.2g} | "
+                       f"{cpu} | {runs} |")
+        elif experiment == "rtt":
+            out.append(f"{head} {show('p99_us')} | {show('p999_us')} | {show('ratio_to_floor', True)} | {cpu} | {runs} |")
+        else:
+            out.append(f"{head} {show('gbit_per_s')} | {show('ratio_to_floor', True)} | {cpu} | {runs} |")
+    return out
+
+
+def make_report(
+    machine: dict[str, Any], rows: list[dict[str, Any]], verdicts: list[Verdict], plots: list[str]
+) -> str:
+    """The whole report in Markdown."""
+    run = machine["run"]
+    out = ["# Comparison with peers", ""]
+    out.append(
+        f"{machine['cpu']}, {machine['logical_cpus']} CPUs{' (virtual)' if machine['virtual'] else ''}, kernel "
+        f"{machine['kernel']}, load {machine['load_average'][0]:.2f} at the start. Pair of cores {run['pair']}, seed "
+        f"{run['seed']}, {run['rounds']} rounds in {run['seconds']:.0f} s ({run['extent']}), {run['discarded']} "
+        f"repetitions discarded because their two floors differed by more than 20 %, {run['failed']} failed."
+    )
+    out += ["", "Figures are medians over repetitions with a 95 % bootstrap interval in brackets; a difference inside "
+            "the interval is a tie. Spinning, adaptive and sleeping ends never share a table. `×` is the median of "
+            "per-repetition ratios to the table's reference. CPU is the time of all processes of a repetition.", ""]
+    out += ["## Bars", "", "| what | bar | measured | verdict |", "| --- | --- | --- | --- |"]
+    out += [f"| {v.what} | {v.bar} | {v.measured} | **{v.verdict}** |" for v in verdicts]
+    out += ["", "## Absent", ""]
+    gone = [f"- **{key}**: {reason}" for key, reason in machine["absent"].items()]
+    out += gone + [f"- {note}" for note in machine["notes"]] or ["Nothing."]
+    out.append("")
+    tables: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        tables.setdefault((row["experiment"], row["payload_bytes"], row["sinks"], row["waiting"]), []).append(row)
+    for experiment, head in HEADS.items():
+        mine = {key: value for key, value in tables.items() if key[0] == experiment}
+        if not mine:
+            continue
+        out += [f"## {head}", ""]
+        out += [line for plot in plots if plot.startswith(experiment) for line in (f"![{plot}]({plot})", "")]
+        for (_, payload, sinks, waiting), found in sorted(mine.items(), key=lambda item: str(item[0])):
+            fan = f", {sinks} sink{'s' if sinks > 1 else ''}" if experiment == "fanout" else ""
+            reference = next((r["reference"] for r in found if r["reference"]), None)
+            out += [f"### {payload} B{fan}, {waiting}" + (f" (reference: {reference})" if reference else ""), ""]
+            out += _table(found, experiment) + [""]
+    return "\n".join(out)

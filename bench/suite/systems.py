@@ -1,0 +1,140 @@
+"""The systems under test: where their programs come from, whether they could be built, what they say they can do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable
+
+BENCH = Path(__file__).resolve().parent.parent
+ROOT = BENCH.parent
+
+
+@dataclass(frozen=True)
+class Source:
+    """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one."""
+
+    key: str
+    package: str | None = None
+    binary: str | None = None
+    script: str | None = None
+    needs: tuple[str, ...] = ()
+
+
+SOURCES = (
+    Source("floor", "bench-floor", "bench-floor"),
+    Source("udp", "bench-sockets", "bench-udp"),
+    Source("tcp", "bench-sockets", "bench-tcp"),
+    Source("uds", "bench-sockets", "bench-uds"),
+    Source("udp-python", script="python/bench_udp.py"),
+    Source("zeromq", "bench-zeromq", "bench-zeromq"),
+    Source("iceoryx2", "bench-iceoryx2", "bench-iceoryx2"),
+    Source("aeron", "bench-aeron", "bench-aeron"),
+    Source("insane", "bench-insane", "bench-insane"),
+    Source("insane-c", "bench-insane-c", "bench-insane-c"),
+    Source("insane-python", script="insane/python/bench_insane.py"),
+)
+
+
+@dataclass
+class System:
+    """A system program that runs."""
+
+    key: str
+    command: list[str]
+    describe: dict[str, object]
+    modes: list[dict[str, object]] = field(default_factory=list)
+
+
+class Absence(Exception):
+    """Why a system takes no part."""
+
+
+def package_folder(package: str) -> Path:
+    """`bench-x` lives in `bench/x`."""
+    return BENCH / package.removeprefix("bench-")
+
+
+def build_floor_method(log_folder: Path) -> Path:
+    """Compiles the two spinning floors. Without them nothing can be compared."""
+    out = BENCH / "target" / "floor-method"
+    out.parent.mkdir(exist_ok=True)
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise SystemExit("bench: no C compiler (cc) for the floor")
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(out), str(BENCH / "floor" / "method.c")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        (log_folder / "build-floor-method.log").write_text(done.stderr)
+        raise SystemExit(f"bench: the floor does not compile:\n{done.stderr}")
+    return out
+
+
+def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
+    """Builds one crate by itself, so that one that fails takes nothing else with it."""
+    folder = package_folder(source.package)
+    if not (folder / "Cargo.toml").is_file():
+        raise Absence(f"not built: {folder.relative_to(ROOT)} does not exist")
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise Absence("not built: no cargo")
+    command = [cargo, "build", "--release", "--locked", "--package", source.package]
+    command += ["--jobs", str(jobs)] if jobs else []
+    log = log_folder / f"build-{source.key}.log"
+    with log.open("w") as out:
+        code = subprocess.run(command, cwd=BENCH, stdout=out, stderr=subprocess.STDOUT).returncode
+    if code != 0:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error")] or lines[-1:]
+        raise Absence(f"not built: {errors[0] if errors else 'cargo failed'} (all of it in {log})")
+
+
+def prepare(source: Source, jobs: int | None, log_folder: Path, build: bool = True) -> System:
+    """Builds one system and asks it what it can do, or raises [`Absence`] with the reason."""
+    if source.script is not None:
+        script = BENCH / source.script
+        if not script.is_file():
+            raise Absence(f"not built: {script.relative_to(ROOT)} does not exist")
+        command = [sys.executable, str(script)]
+    else:
+        if build:
+            _build_package(source, jobs, log_folder)
+        binary = BENCH / "target" / "release" / source.binary
+        if not binary.is_file():
+            raise Absence(f"not built: {binary.relative_to(ROOT)} does not exist")
+        command = [str(binary)]
+    try:
+        done = subprocess.run([*command, "describe"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Absence(f"does not run: {error}") from error
+    if done.returncode != 0:
+        tail = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        raise Absence(f"does not run: {tail[0]}")
+    try:
+        described = json.loads(done.stdout)
+        modes = described["modes"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Absence(f"'describe' is not understood: {error}") from error
+    return System(source.key, command, described, modes)
+
+
+def prepare_all(
+    wanted: list[str] | None, jobs: int | None, log_folder: Path, say: Callable[[str], None], build: bool = True
+) -> tuple[dict[str, System], dict[str, str]]:
+    """All systems that can take part, and the reason for each that cannot."""
+    present: dict[str, System] = {}
+    absent: dict[str, str] = {}
+    for source in SOURCES:
+        if wanted is not None and source.key not in wanted and source.key != "floor":
+            continue
+        say(f"building {source.key} …")
+        try:
+            present[source.key] = prepare(source, jobs, log_folder, build)
+        except Absence as reason:
+            absent[source.key] = str(reason)
+            say(f"ABSENT: {source.key}: {reason}")
+    return present, absent

@@ -1,0 +1,139 @@
+/* insane.h: the C interface of INSANE. Link with -linsane; see pkg-config insane.
+ *
+ * The calls are those of figure 2 of "INSANE: A Unified Middleware for QoS-aware Network Acceleration in Edge Cloud
+ * Computing" (Middleware '23) with the prefix insane_, and what a C program needs besides.
+ *
+ * Errors: calls return 0 (or what they say) when all is well, and a negative number -N otherwise, where N is one of
+ * insane_code. insane_last_error() tells the text of the calling thread's last failure. A NULL handle gives
+ * -INSANE_INVALID_ARGUMENT. Nothing here ever unwinds into C.
+ *
+ * Threads: every call may be made from any thread. A handle must not be closed while another thread is in a call with it.
+ * Forks: in a forked child every call on a handle of its parent gives -INSANE_FORKED.
+ */
+#ifndef INSANE_H
+#define INSANE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INSANE_VERSION_MAJOR 0
+#define INSANE_VERSION_MINOR 1
+
+/* The same numbers in Rust, C and Python. */
+enum insane_code {
+    INSANE_RUNTIME_NOT_FOUND = 1, INSANE_RUNTIME_LOST = 2, INSANE_VERSION_MISMATCH = 3, INSANE_PROTOCOL = 4,
+    INSANE_TIMEOUT = 5, INSANE_CLOSED = 6, INSANE_FORKED = 7, INSANE_SHUTTING_DOWN = 8, INSANE_SYSTEM = 9,
+    INSANE_INVALID_ARGUMENT = 20, INSANE_INVALID_NAME = 21, INSANE_MESSAGE_TOO_LARGE = 22, INSANE_BUFFER_OVERRUN = 23,
+    INSANE_UNKNOWN_TOKEN = 24, INSANE_NOT_FOUND = 25, INSANE_QOS_CONFLICT = 40, INSANE_QOS_UNAVAILABLE = 41,
+    INSANE_CHANNEL_ID_TAKEN = 42, INSANE_IDENTITY_TAKEN = 43, INSANE_NOT_PERMITTED = 60, INSANE_QUOTA_EXCEEDED = 61,
+    INSANE_UNTRUSTED_MEMORY = 62, INSANE_NO_BUFFER = 80, INSANE_SINK_FULL = 81, INSANE_WOULD_BLOCK = 82,
+    INSANE_INTERRUPTED = 83
+};
+
+typedef struct insane_session insane_session_t;
+typedef struct insane_stream insane_stream_t;
+typedef struct insane_source insane_source_t;
+typedef struct insane_sink insane_sink_t;
+
+/* Quality of service (section 5.2 of the paper; reliability is an addition). All zero: kernel networking will do, be
+ * frugal, first in first out, best effort. */
+typedef struct insane_options {
+    int acceleration; /* 0 none, 1 preferred */
+    int resources;    /* 0 frugal, 1 unlimited */
+    int timing;       /* 0 best effort, 1 time-sensitive */
+    int reliability;  /* 0 best effort, 1 reliable */
+    int strict;       /* 1: refuse rather than downgrade */
+} insane_options_t;
+
+/* How a sink waits. */
+#define INSANE_WAIT_ADAPTIVE 0 /* spin for some 50 microseconds, then sleep */
+#define INSANE_WAIT_SPIN 1     /* never sleep: lowest latency, one whole core */
+#define INSANE_WAIT_SLEEP 2    /* sleep at once */
+
+/* Flags of insane_consume_data and insane_data_available. */
+#define INSANE_BLOCKING 0
+#define INSANE_NONBLOCKING 1
+
+/* A message's memory, borrowed. The struct is the caller's; do not copy it: small messages lie inside it. */
+typedef struct insane_buffer {
+    void *data;        /* the payload; read-only in a consumed buffer */
+    size_t length;     /* bytes of payload: may be lowered before emitting */
+    size_t capacity;   /* bytes that may be written */
+    uint64_t sequence; /* consumed: the message's number at its source, from 1 */
+    uint64_t channel;  /* consumed: the channel's id */
+    uint64_t opaque[40];
+} insane_buffer_t;
+
+/* How many intended sinks of a message are in each state. */
+typedef struct insane_outcome {
+    uint32_t intended, pending, delivered, dropped, expired, unconfirmed;
+} insane_outcome_t;
+
+/* Called for every message of a sink from a thread of the library; the message is released when it returns. */
+typedef void (*insane_data_cb)(const void *data, size_t length, uint64_t sequence, void *user);
+
+/* The library's version, such as "0.1.0". Never NULL. */
+const char *insane_version(void);
+/* The name, the meaning and the remedy of a code, positive or negative; "Unknown" for others. Never NULL. */
+const char *insane_error_name(int code);
+const char *insane_error_text(int code);
+const char *insane_error_hint(int code);
+/* The text of the calling thread's last failure; valid until its next call. Never NULL. */
+const char *insane_last_error(void);
+
+/* Opens a session with the runtime of this host under the application's name. domain and socket may be NULL. Blocks for
+ * the runtime's answer, at most five seconds. */
+int insane_init_session(const char *app, const char *domain, const char *socket, insane_session_t **session);
+/* Closes a session after its streams, sources and sinks were closed. NULL is passed over. */
+int insane_close_session(insane_session_t *session);
+
+/* Opens the stream of this QoS; options may be NULL for the default, name may be NULL for the one made of the QoS. */
+int insane_create_stream(insane_session_t *session, const char *name, const insane_options_t *options,
+                         insane_stream_t **stream);
+int insane_close_stream(insane_stream_t *stream);
+/* Writes what is served towards each peer, one line each with the reasons for downgrades, as text of at most size bytes
+ * with its NUL. Returns the bytes that it needs. */
+long insane_effective_qos(insane_stream_t *stream, char *text, size_t size);
+
+/* Opens a source of a channel by id, or by name. Blocks for the runtime's answer. */
+int insane_create_source(insane_stream_t *stream, uint64_t channel, insane_source_t **source);
+int insane_create_source_named(insane_stream_t *stream, const char *channel, insane_source_t **source);
+int insane_close_source(insane_source_t *source);
+/* Waits until count sinks are in the source's view, at most timeout_ms. Returns how many are. */
+long insane_wait_sinks(insane_source_t *source, size_t count, uint64_t timeout_ms);
+
+/* Borrows memory for a message of size bytes. flags is 0. */
+int insane_get_buffer(insane_source_t *source, size_t size, int flags, insane_buffer_t *buffer);
+/* Emits buffer->length bytes. Returns the token (above 0); the buffer is no longer the caller's, whatever comes back. */
+int64_t insane_emit_data(insane_source_t *source, insane_buffer_t *buffer);
+/* Gives a buffer back without emitting it. */
+int insane_discard_buffer(insane_source_t *source, insane_buffer_t *buffer);
+/* How many intended sinks of a message are in each state. Never blocks. */
+int insane_check_emit_outcome(insane_source_t *source, int64_t token, insane_outcome_t *outcome);
+
+/* Opens a sink of a channel by id, or by name. callback may be NULL: then the sink is for insane_consume_data. */
+int insane_create_sink(insane_stream_t *stream, uint64_t channel, int wait, insane_data_cb callback, void *user,
+                       insane_sink_t **sink);
+int insane_create_sink_named(insane_stream_t *stream, const char *channel, int wait, insane_data_cb callback, void *user,
+                             insane_sink_t **sink);
+/* Closes a sink after its buffers were released. */
+int insane_close_sink(insane_sink_t *sink);
+/* 1 if insane_consume_data would return a message now, 0 if not. */
+int insane_data_available(insane_sink_t *sink, int flags);
+/* Takes the next message. INSANE_BLOCKING waits at most timeout_ms (UINT64_MAX: for ever) and gives -INSANE_TIMEOUT;
+ * INSANE_NONBLOCKING gives -INSANE_WOULD_BLOCK. */
+int insane_consume_data(insane_sink_t *sink, int flags, uint64_t timeout_ms, insane_buffer_t *buffer);
+/* Gives a consumed message back. */
+int insane_release_buffer(insane_sink_t *sink, insane_buffer_t *buffer);
+/* Waits until one of count sinks has a message, at most timeout_ms. Returns its index. Sinks are looked at round robin:
+ * start is the index to begin with. */
+long insane_wait_any(insane_sink_t *const *sinks, size_t count, size_t start, uint64_t timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

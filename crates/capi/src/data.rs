@@ -1,0 +1,227 @@
+//! Buffers: borrowed, emitted, consumed, released.
+
+use crate::handles::SinkHandle;
+use crate::{call, get, invalid};
+use client::{Code, Error, RawBuffer, RawMessage, Source, Token};
+use std::ffi::{c_int, c_long, c_void};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+const WORDS: usize = 40;
+const EMPTY: u64 = 0;
+const LENT: u64 = 0x4c45_4e54;
+const CONSUMED: u64 = 0x434f_4e53;
+
+/// `insane_buffer_t`: the last word of `opaque` says what the others hold.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Buffer {
+    data: *mut c_void,
+    length: usize,
+    capacity: usize,
+    sequence: u64,
+    channel: u64,
+    opaque: [MaybeUninit<u64>; WORDS - 1],
+    kind: u64,
+}
+
+const _: () = {
+    assert!(size_of::<RawBuffer>() <= (WORDS - 1) * 8 && align_of::<RawBuffer>() <= 8);
+    assert!(size_of::<RawMessage>() <= (WORDS - 1) * 8 && align_of::<RawMessage>() <= 8);
+};
+
+impl Buffer {
+    fn place<T>(&mut self) -> *mut T {
+        self.opaque.as_mut_ptr().cast()
+    }
+
+    /// Takes what is inside out, if it is of this kind.
+    fn take<T>(&mut self, kind: u64) -> Result<T, Error> {
+        if self.kind != kind {
+            return Err(invalid(
+                "the buffer holds nothing of this kind: it was given back already, or is from elsewhere",
+            ));
+        }
+        self.kind = EMPTY;
+        self.data = std::ptr::null_mut();
+        // SAFETY: `kind` says that a value of this type was written here, and it is taken once.
+        Ok(unsafe { self.place::<T>().read() })
+    }
+}
+
+/// # Safety
+/// `buffer` is NULL or may be written.
+unsafe fn buffer<'a>(buffer: *mut Buffer) -> Result<&'a mut Buffer, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { buffer.as_mut() }.ok_or_else(|| invalid("buffer is NULL"))
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, flags: c_int, to: *mut Buffer) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        // SAFETY: the header's contract.
+        let to = unsafe { buffer(to) }?;
+        if flags != 0 {
+            return Err(invalid("flags is 0"));
+        }
+        let raw = source.raw_buffer(size)?;
+        to.capacity = raw.capacity();
+        to.length = size;
+        (to.sequence, to.channel) = (0, source.channel().0);
+        let place = to.place::<RawBuffer>();
+        // SAFETY: the place is large enough (asserted above) and aligned.
+        unsafe { place.write(raw) };
+        to.kind = LENT;
+        // SAFETY: it was just written; a small message lies in the struct itself, so the address is taken here.
+        to.data = unsafe { &mut *place }.as_mut_ptr().cast();
+        Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buffer) -> i64 {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        // SAFETY: the header's contract.
+        let from = unsafe { buffer(from) }?;
+        let raw = from.take::<RawBuffer>(LENT)?;
+        let token = source.emit_raw(raw, from.length, 0)?;
+        Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_discard_buffer(source: *const Source, from: *mut Buffer) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        // SAFETY: the header's contract.
+        let raw = unsafe { buffer(from) }?.take::<RawBuffer>(LENT)?;
+        source.discard_raw(raw);
+        Ok(0)
+    })
+}
+
+/// `insane_outcome_t`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Outcome {
+    intended: u32,
+    pending: u32,
+    delivered: u32,
+    dropped: u32,
+    expired: u32,
+    unconfirmed: u32,
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_check_emit_outcome(source: *const Source, token: i64, to: *mut Outcome) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        let token = u64::try_from(token).map_err(|_| Error::from(Code::UnknownToken))?;
+        let o = source.outcome(Token(token))?;
+        if to.is_null() {
+            return Err(invalid("outcome is NULL"));
+        }
+        let outcome = Outcome {
+            intended: o.intended,
+            pending: o.pending,
+            delivered: o.delivered,
+            dropped: o.dropped,
+            expired: o.expired,
+            unconfirmed: o.unconfirmed,
+        };
+        // SAFETY: the header's contract.
+        unsafe { to.write(outcome) };
+        Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_data_available(sink: *const SinkHandle, flags: c_int) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let _ = flags;
+        Ok(c_int::from(sink.sink().has_message()?))
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_consume_data(
+    sink: *const SinkHandle,
+    flags: c_int,
+    timeout_ms: u64,
+    to: *mut Buffer,
+) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        // SAFETY: the header's contract.
+        let to = unsafe { buffer(to) }?;
+        let SinkHandle::Plain(sink) = sink else { return Err(invalid("the sink's messages go to its callback")) };
+        let message = match flags {
+            0 => sink.consume_raw((timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms)))?,
+            1 => sink.try_raw()?.ok_or_else(|| Error::from(Code::WouldBlock))?,
+            _ => return Err(invalid("flags is INSANE_BLOCKING or INSANE_NONBLOCKING")),
+        };
+        to.length = message.len();
+        to.capacity = message.len();
+        (to.sequence, to.channel) = (message.sequence(), message.channel());
+        let place = to.place::<RawMessage>();
+        // SAFETY: the place is large enough (asserted above) and aligned.
+        unsafe { place.write(message) };
+        to.kind = CONSUMED;
+        // SAFETY: it was just written; a small message lies in the struct itself, so the address is taken here.
+        to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
+        Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_release_buffer(sink: *const SinkHandle, from: *mut Buffer) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        // SAFETY: the header's contract.
+        let message = unsafe { buffer(from) }?.take::<RawMessage>(CONSUMED)?;
+        sink.sink().release(message);
+        Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_wait_any(
+    sinks: *const *const SinkHandle,
+    count: usize,
+    start: usize,
+    timeout_ms: u64,
+) -> c_long {
+    call(|| {
+        if sinks.is_null() || count == 0 {
+            return Err(invalid("no sinks to wait for"));
+        }
+        // SAFETY: the header asks for `count` handles.
+        let handles = unsafe { std::slice::from_raw_parts(sinks, count) };
+        let sinks: Result<Vec<_>, Error> = handles
+            .iter()
+            // SAFETY: the header's contract.
+            .map(|h| unsafe { get(*h, "a sink is NULL") }.map(SinkHandle::sink))
+            .collect();
+        let timeout = (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms));
+        let index = client::wait_any(&sinks?, start, timeout)?;
+        Ok(c_long::try_from(index).unwrap_or(c_long::MAX))
+    })
+}

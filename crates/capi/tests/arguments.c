@@ -1,0 +1,126 @@
+/* Every call with arguments that cannot be: a clear error, and nothing else happens. Then what should work. */
+#include <insane.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int passed, failed;
+static void check(int ok, const char *what)
+{
+    if (ok) { passed++; } else { failed++; printf("failed: %s (last error: %s)\n", what, insane_last_error()); }
+}
+#define CHECK(e) check((e) ? 1 : 0, #e)
+
+static int called;
+static void on_data(const void *data, size_t length, uint64_t sequence, void *user)
+{
+    called += length == 5 && memcmp(data, "hello", 5) == 0 && sequence > 0 && user == &called;
+}
+
+int main(void)
+{
+    const int bad = -INSANE_INVALID_ARGUMENT;
+    insane_session_t *session = NULL;
+    insane_stream_t *stream = NULL;
+    insane_source_t *source = NULL;
+    insane_sink_t *sink = NULL, *listener = NULL;
+    insane_buffer_t buffer = { 0 }, other = { 0 };
+    insane_outcome_t outcome;
+
+    CHECK(strcmp(insane_version(), "0.1.0") == 0);
+    CHECK(strcmp(insane_error_name(-INSANE_TIMEOUT), "Timeout") == 0 && strlen(insane_error_hint(INSANE_TIMEOUT)) > 0);
+    CHECK(strcmp(insane_error_name(12345), "Unknown") == 0 && strlen(insane_error_text(0)) > 0);
+
+    CHECK(insane_init_session(NULL, NULL, NULL, &session) == bad);
+    CHECK(insane_init_session("app", NULL, NULL, NULL) == bad);
+    CHECK(insane_init_session("", NULL, NULL, &session) == -INSANE_INVALID_NAME);
+    CHECK(insane_init_session("app", NULL, "/nonexistent/socket", &session) == -INSANE_RUNTIME_NOT_FOUND);
+    CHECK(strstr(insane_last_error(), "/nonexistent/socket") != NULL);
+    CHECK(insane_init_session("app", "nowhere", NULL, &session) == -INSANE_NOT_PERMITTED);
+    CHECK(insane_create_stream(NULL, NULL, NULL, &stream) == bad);
+    CHECK(insane_create_source(NULL, 1, &source) == bad && insane_create_source_named(NULL, "x", &source) == bad);
+    CHECK(insane_create_sink(NULL, 1, 0, NULL, NULL, &sink) == bad);
+    CHECK(insane_create_sink_named(NULL, "x", 0, NULL, NULL, &sink) == bad);
+    CHECK(insane_get_buffer(NULL, 1, 0, &buffer) == bad && insane_emit_data(NULL, &buffer) == bad);
+    CHECK(insane_discard_buffer(NULL, &buffer) == bad && insane_check_emit_outcome(NULL, 1, &outcome) == bad);
+    CHECK(insane_consume_data(NULL, 0, 0, &buffer) == bad && insane_data_available(NULL, 0) == bad);
+    CHECK(insane_release_buffer(NULL, &buffer) == bad && insane_wait_any(NULL, 0, 0, 0) == bad);
+    CHECK(insane_wait_sinks(NULL, 1, 0) == bad && insane_effective_qos(NULL, NULL, 0) == bad);
+    CHECK(insane_close_session(NULL) == 0 && insane_close_stream(NULL) == 0 && insane_close_source(NULL) == 0
+          && insane_close_sink(NULL) == 0);
+
+    CHECK(insane_init_session("C arguments", NULL, NULL, &session) == 0);
+    insane_options_t odd = { 7, 0, 0, 0, 0 }, timely = { 0, 0, 1, 0, 1 };
+    CHECK(insane_create_stream(session, NULL, &odd, &stream) == bad);
+    CHECK(insane_create_stream(session, NULL, &timely, &stream) == -INSANE_QOS_UNAVAILABLE);
+    CHECK(insane_create_stream(session, "a\nb", NULL, &stream) == -INSANE_INVALID_NAME);
+    CHECK(insane_create_stream(session, NULL, NULL, NULL) == bad);
+    CHECK(insane_create_stream(session, NULL, NULL, &stream) == 0);
+    char text[256];
+    CHECK(insane_effective_qos(stream, text, sizeof text) > 0 && strstr(text, "shm") != NULL);
+    CHECK(insane_effective_qos(stream, NULL, 8) == bad);
+    CHECK(insane_create_source_named(stream, NULL, &source) == bad);
+    CHECK(insane_create_source_named(stream, "c", &source) == 0);
+    CHECK(insane_create_sink_named(stream, "c", 9, NULL, NULL, &sink) == bad);
+    CHECK(insane_create_sink_named(stream, "c", INSANE_WAIT_SLEEP, NULL, NULL, &sink) == 0);
+    CHECK(insane_create_sink_named(stream, "c", INSANE_WAIT_ADAPTIVE, on_data, &called, &listener) == 0);
+    CHECK(insane_wait_sinks(source, 2, 5000) == 2);
+
+    CHECK(insane_consume_data(sink, INSANE_NONBLOCKING, 0, &buffer) == -INSANE_WOULD_BLOCK);
+    CHECK(insane_consume_data(sink, INSANE_BLOCKING, 20, &buffer) == -INSANE_TIMEOUT);
+    CHECK(insane_consume_data(sink, 5, 0, &buffer) == bad && insane_consume_data(sink, 0, 0, NULL) == bad);
+    CHECK(insane_consume_data(listener, 0, 0, &buffer) == bad);
+    CHECK(insane_get_buffer(source, (size_t)1 << 40, 0, &buffer) == -INSANE_MESSAGE_TOO_LARGE);
+    CHECK(insane_get_buffer(source, 1, 3, &buffer) == bad && insane_get_buffer(source, 1, 0, NULL) == bad);
+    CHECK(insane_emit_data(source, &other) == bad && insane_release_buffer(sink, &other) == bad);
+    CHECK(insane_get_buffer(source, 100, 0, &buffer) == 0 && buffer.capacity >= 100 && buffer.length == 100);
+    buffer.length = buffer.capacity + 1;
+    CHECK(insane_emit_data(source, &buffer) == -INSANE_BUFFER_OVERRUN);
+    CHECK(insane_emit_data(source, &buffer) == bad);
+    CHECK(insane_get_buffer(source, 100, 0, &buffer) == 0 && insane_discard_buffer(source, &buffer) == 0);
+    CHECK(insane_discard_buffer(source, &buffer) == bad);
+
+    CHECK(insane_get_buffer(source, 5, 0, &buffer) == 0);
+    memcpy(buffer.data, "hello", 5);
+    int64_t token = insane_emit_data(source, &buffer);
+    insane_sink_t *both[1] = { sink };
+    CHECK(token > 0 && insane_wait_any(both, 1, 0, 5000) == 0 && insane_data_available(sink, 0) == 1);
+    CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 5);
+    CHECK(memcmp(other.data, "hello", 5) == 0 && other.sequence == (uint64_t)token);
+    CHECK(insane_release_buffer(sink, &other) == 0 && insane_release_buffer(sink, &other) == bad);
+    CHECK(insane_wait_any(both, 1, 0, 20) == -INSANE_TIMEOUT);
+    for (int i = 0; i < 1000 && (insane_check_emit_outcome(source, token, &outcome) != 0 || outcome.pending > 0); i++) usleep(1000);
+    CHECK(outcome.intended == 2 && outcome.delivered == 2 && called == 1);
+    CHECK(insane_check_emit_outcome(source, 999, &outcome) == -INSANE_UNKNOWN_TOKEN);
+    CHECK(insane_check_emit_outcome(source, -1, &outcome) == -INSANE_UNKNOWN_TOKEN);
+    CHECK(insane_check_emit_outcome(source, token, NULL) == bad);
+
+    for (size_t size = 0; size <= 1 << 20; size = size * 3 + 1) {
+        CHECK(insane_get_buffer(source, size, 0, &buffer) == 0);
+        memset(buffer.data, (int)size, size);
+        CHECK(insane_emit_data(source, &buffer) > 0);
+        CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == size);
+        CHECK(size == 0 || (((unsigned char *)other.data)[0] == (unsigned char)size
+                            && ((unsigned char *)other.data)[size - 1] == (unsigned char)size));
+        CHECK(insane_release_buffer(sink, &other) == 0);
+    }
+
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        int ok = insane_get_buffer(source, 8, 0, &buffer) == -INSANE_FORKED
+                 && insane_consume_data(sink, INSANE_NONBLOCKING, 0, &other) == -INSANE_FORKED
+                 && insane_create_stream(session, NULL, NULL, &stream) == -INSANE_FORKED;
+        _exit(ok ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
+    CHECK(insane_close_sink(listener) == 0 && insane_close_sink(sink) == 0 && insane_close_source(source) == 0);
+    CHECK(insane_close_stream(stream) == 0 && insane_close_session(session) == 0);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

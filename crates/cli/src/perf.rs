@@ -1,0 +1,264 @@
+//! `insane perf`: how much goes one way.
+
+use crate::common::{
+    Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, human, interrupted, is_set, parse_seconds,
+    parse_size,
+};
+use insane::{Code, RawMessage, Sink, SinkOptions, Source, SourceOptions};
+use std::time::{Duration, Instant};
+
+/// One end of a measurement.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Perf {
+    /// Emit as fast as it goes.
+    Source(PerfSource),
+    /// Read every byte of what comes, and count.
+    Sink(PerfSink),
+}
+
+/// Emit as fast as it goes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PerfSource {
+    /// Payload in bytes (8 to 128M).
+    #[arg(long, default_value = "1K", value_parser = parse_size)]
+    size: usize,
+    /// How long, in seconds.
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    duration: Duration,
+    /// Sinks to wait for.
+    #[arg(long, default_value_t = 1)]
+    sinks: usize,
+    /// Messages a second; as many as go without it.
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Drop what a full sink has no room for, rather than waiting for it.
+    #[arg(long)]
+    drop: bool,
+    /// The channel.
+    #[arg(long, default_value = "perf", value_name = "NAME")]
+    channel: String,
+    #[command(flatten)]
+    wait: WaitArguments,
+    #[command(flatten)]
+    stream: StreamArguments,
+}
+
+/// Read every byte of what comes, and count.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PerfSink {
+    /// How long, in seconds, from the first message; until the source ends without it.
+    #[arg(long, value_parser = parse_seconds)]
+    duration: Option<Duration>,
+    /// How long silence lasts before the source has ended, in seconds.
+    #[arg(long, default_value = "1", value_parser = parse_seconds)]
+    silence: Duration,
+    /// How long the first message is waited for, in seconds.
+    #[arg(long, default_value = "60", value_parser = parse_seconds)]
+    patience: Duration,
+    /// The channel.
+    #[arg(long, default_value = "perf", value_name = "NAME")]
+    channel: String,
+    #[command(flatten)]
+    wait: WaitArguments,
+    #[command(flatten)]
+    stream: StreamArguments,
+}
+
+impl Perf {
+    pub(crate) fn run(&self, context: &Context) -> Outcome {
+        match self {
+            Self::Source(source) => source.run(context),
+            Self::Sink(sink) => sink.run(context),
+        }
+    }
+}
+
+impl PerfSource {
+    fn run(&self, context: &Context) -> Outcome {
+        if self.size < 8 || self.rate.is_some_and(|r| r <= 0.0 || !r.is_finite()) {
+            return Err(Failure::usage("--size takes 8 bytes or more, --rate more than 0"));
+        }
+        self.wait.pin()?;
+        let session = context.session("insane perf source")?;
+        let stream = self.stream.open(&session)?;
+        let options = SourceOptions { message_bytes: self.size, wait: self.wait.wait, ..SourceOptions::default() };
+        let source = stream.source_with(self.channel.as_str(), options)?;
+        if source.wait_for_sinks(self.sinks, Duration::from_secs(30)) < self.sinks {
+            let text = format!("fewer than {} sinks on `{}` within 30 s", self.sinks, self.channel);
+            return Err(Failure { number: Code::Timeout.number(), text, usage: false });
+        }
+        let stop = interrupted()?;
+        let mut progress = Progress::new();
+        let (start, mut emitted) = (Instant::now(), 0u64);
+        while !is_set(&stop) {
+            // The clock is read once in a while: it costs as much as an emit.
+            for _ in 0..64 {
+                self.emit_one(&source, emitted)?;
+                emitted += 1;
+            }
+            let elapsed = start.elapsed();
+            if elapsed >= self.duration {
+                break;
+            }
+            progress.show(|| format!("{emitted} emitted, {:.0} s left", (self.duration - elapsed).as_secs_f64()));
+            if let Some(rate) = self.rate {
+                let due = Duration::from_secs_f64(emitted as f64 / rate);
+                std::thread::sleep(due.saturating_sub(elapsed));
+            }
+        }
+        progress.end();
+        let seconds = start.elapsed().as_secs_f64();
+        let counts = session.counts();
+        let sum = |count| counts.iter().map(|c| c.get(count)).sum::<u64>();
+        let (intended, full) = (sum(insane::Count::Intended), sum(insane::Count::SinkFull));
+        let rate = emitted as f64 / seconds;
+        if context.json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "payload_bytes": self.size, "emitted": emitted, "seconds": seconds, "msgs_per_s": rate,
+                    "gbit_per_s": rate * self.size as f64 * 8.0 / 1e9, "intended": intended, "sink_full": full,
+                })
+            );
+        } else {
+            println!(
+                "{emitted} messages of {} bytes in {seconds:.2} s: {}msg/s, {}bit/s; {full} of {intended} dropped at full sinks",
+                self.size,
+                human(rate),
+                human(rate * self.size as f64 * 8.0)
+            );
+        }
+        Ok(())
+    }
+
+    /// Emits one message; without `--drop` it first waits until every sink has room.
+    #[inline]
+    fn emit_one(&self, source: &Source, number: u64) -> Result<(), Failure> {
+        let mut buffer = loop {
+            match source.buffer(self.size) {
+                Ok(buffer) => break buffer,
+                Err(e) if e.code() == Code::NoBuffer => std::hint::spin_loop(),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        buffer.fill(number as u8);
+        buffer[..8].copy_from_slice(&number.to_le_bytes());
+        if !self.drop {
+            source.wait_for_room(Duration::from_secs(10))?;
+        }
+        source.emit(buffer)?;
+        Ok(())
+    }
+}
+
+/// Reads every byte, in words where the payload may be read in place.
+#[inline]
+pub(crate) fn read_all(message: &RawMessage) -> u64 {
+    match message.as_slice() {
+        Some(bytes) => {
+            let (words, rest) = bytes.as_chunks::<8>();
+            let sum = words.iter().fold(0u64, |sum, w| sum.wrapping_add(u64::from_le_bytes(*w)));
+            rest.iter().fold(sum, |sum, b| sum.wrapping_add(u64::from(*b)))
+        }
+        None => message.to_vec().iter().fold(0u64, |sum, b| sum.wrapping_add(u64::from(*b))),
+    }
+}
+
+impl PerfSink {
+    fn run(&self, context: &Context) -> Outcome {
+        self.wait.pin()?;
+        let session = context.session("insane perf sink")?;
+        let stream = self.stream.open(&session)?;
+        let sink =
+            stream.sink_with(self.channel.as_str(), SinkOptions { wait: self.wait.wait, ..SinkOptions::default() })?;
+        let stop = interrupted()?;
+        if !context.json {
+            eprintln!("reading `{}`", self.channel);
+        }
+        let waited = Instant::now();
+        let first = loop {
+            match sink.consume_timeout(Duration::from_millis(200)) {
+                Ok(message) => break message,
+                Err(e) if e.code() == Code::Timeout && waited.elapsed() < self.patience && !is_set(&stop) => {}
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let mut tally = Tally { first: first.sequence(), last: first.sequence(), ..Tally::default() };
+        tally.take(&first);
+        drop(first);
+        self.count(&sink, &mut tally, || is_set(&stop))?;
+        tally.report(context.json);
+        Ok(())
+    }
+
+    fn count(&self, sink: &Sink, tally: &mut Tally, stop: impl Fn() -> bool) -> Outcome {
+        let start = Instant::now();
+        let mut progress = Progress::new();
+        loop {
+            for _ in 0..64 {
+                match sink.consume_timeout(self.silence) {
+                    Ok(message) => tally.take(&message),
+                    Err(e) if e.code() == Code::Timeout => {
+                        progress.end();
+                        return Ok(());
+                    }
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            tally.seconds = start.elapsed().as_secs_f64();
+            if stop() || self.duration.is_some_and(|d| start.elapsed() >= d) {
+                progress.end();
+                return Ok(());
+            }
+            progress.show(|| format!("{} received", tally.received));
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    received: u64,
+    bytes: u64,
+    first: u64,
+    last: u64,
+    lost: u64,
+    sum: u64,
+    seconds: f64,
+}
+
+impl Tally {
+    #[inline]
+    fn take(&mut self, message: &RawMessage) {
+        self.sum = self.sum.wrapping_add(read_all(message));
+        let sequence = message.sequence();
+        // One source: gaps in its numbers are messages that this sink's link had no room for.
+        self.lost += sequence.saturating_sub(self.last + 1);
+        self.last = self.last.max(sequence);
+        self.received += 1;
+        self.bytes += message.len() as u64;
+    }
+
+    fn report(&self, json: bool) {
+        let rate = if self.seconds > 0.0 { self.received as f64 / self.seconds } else { 0.0 };
+        let bits = if self.seconds > 0.0 { self.bytes as f64 * 8.0 / self.seconds } else { 0.0 };
+        if json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "received": self.received, "lost": self.lost, "bytes": self.bytes, "seconds": self.seconds,
+                    "msgs_per_s": rate, "gbit_per_s": bits / 1e9, "first": self.first, "last": self.last,
+                    "checksum": self.sum,
+                })
+            );
+        } else {
+            println!(
+                "{} received, {} lost, in {:.2} s: {}msg/s, {}bit/s",
+                self.received,
+                self.lost,
+                self.seconds,
+                human(rate),
+                human(bits)
+            );
+        }
+    }
+}

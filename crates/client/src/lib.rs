@@ -1,0 +1,47 @@
+//! The client library of INSANE: name the data, state the QoS, and let the runtime pick the technology.
+//!
+//! Purpose: what applications link. A [`Session`] opens [`Stream`]s, streams open [`Source`]s and [`Sink`]s of channels, and
+//! messages cross as [`Buffer`]s and [`Message`]s without a copy. Non-purpose: no policy and no network, which are the
+//! runtime's. Layer: above `insane-shm` and `insane-wire`.
+//!
+//! ```no_run
+//! use insane::{Qos, Session};
+//!
+//! # fn main() -> insane::Result<()> {
+//! let session = Session::open("hello")?;
+//! let stream = session.stream(Qos::default())?;
+//! let sink = stream.sink("telemetry")?;
+//! let source = stream.source("telemetry")?;
+//! source.send(b"hello")?;
+//! let message = sink.consume()?;
+//! assert_eq!(message.to_vec(), b"hello");
+//! # Ok(())
+//! # }
+//! ```
+#![deny(clippy::multiple_unsafe_ops_per_block)]
+
+pub mod error;
+mod fork;
+pub mod options;
+mod peers;
+mod rx;
+mod service;
+mod session;
+mod sink;
+mod source;
+mod stream;
+mod tx;
+mod waitset;
+
+pub use error::{Code, Error, Result};
+pub use insane_shm::counters::{CellCounts, CellState, Count};
+pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
+pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};
+pub use options::{SinkOptions, SourceOptions, Wait, WhenFull};
+pub use rx::RawMessage;
+pub use session::{Event, Session, SessionBuilder, find_socket};
+pub use sink::{Callback, Message, Receive, Sink};
+pub use source::{Buffer, RawBuffer, Source, Token};
+pub use stream::{Channel, Stream};
+pub use tx::Outcome;
+pub use waitset::wait_any;

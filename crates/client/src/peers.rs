@@ -1,0 +1,771 @@
+//! The pairs of a session: sockets to other sessions, over which links, segments and flows are set up and taken down
+//! (`insane_wire::peer`). Used by the service thread alone. Everything that a peer sends is checked; a peer that breaks the
+//! protocol loses its own pair and nothing else.
+
+use crate::error::{Code, Error, Result};
+use crate::fork::Guarded;
+use crate::rx::{FlowSink, RxFlow};
+use crate::service::{FIRST_PEER, watch};
+use crate::session::{Endpoint, Event, Shared, lock};
+use crate::stream::StreamShared;
+use crate::tx::{TxFlow, TxLink};
+use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
+use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
+use insane_shm::memory::{SharedMemory, map_peer};
+use insane_shm::ring::LAYOUT;
+use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::socket::{Received, pair as socket_pair, receive, send};
+use insane_shm::steps::{Step, reach};
+use insane_wire::control::{Flow, PairClaim};
+use insane_wire::id::{Epoch, PairToken, SessionId, SinkId};
+use insane_wire::peer::{self, ToPeer, to_peer::Body};
+use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Messages that wait for a peer to read its socket; a peer that lets more pile up is given up.
+const MAX_UNSENT: usize = 4096;
+
+/// Event data of doorbells begin here.
+const FIRST_BELL: u64 = 1 << 32;
+
+/// A link that this session produces on.
+#[derive(Debug)]
+struct Outgoing {
+    stream: Arc<StreamShared>,
+    /// Before it is accepted: the memory to make the producer of.
+    offered: Option<Arc<SharedMemory>>,
+    at: usize,
+    segments_sent: usize,
+    waiting: Vec<(usize, Epoch, SinkId, u64, bool)>,
+    asked: HashMap<(u32, SinkId), bool>,
+}
+
+/// A link that this session consumes on.
+#[derive(Debug)]
+struct Incoming {
+    stream: Arc<StreamShared>,
+    at: usize,
+    mapped: u64,
+}
+
+#[derive(Debug)]
+struct PairEnd {
+    socket: Guarded,
+    peer: SessionId,
+    token: PairToken,
+    app: String,
+    trusted: bool,
+    initiator: bool,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    outgoing: HashMap<u32, Outgoing>,
+    incoming: HashMap<u32, Incoming>,
+    next_link: u32,
+    failed: Option<String>,
+}
+
+/// All pairs of a session.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    shared: Arc<Shared>,
+    pairs: Vec<Option<PairEnd>>,
+    bells: HashMap<u64, Arc<StreamShared>>,
+    next_bell: u64,
+    unsent: bool,
+}
+
+impl PairEnd {
+    fn send(&mut self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
+        let bytes = encode(&ToPeer { link, body: Some(body) });
+        if self.unsent.is_empty() {
+            match send(self.socket.as_fd(), &bytes, fds) {
+                Ok(true) => return,
+                Ok(false) => {}
+                // Its end is seen as such when it is read.
+                Err(_) => return,
+            }
+        }
+        let kept: Result<Vec<OwnedFd>, _> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        match kept {
+            Ok(fds) if self.unsent.len() < MAX_UNSENT => self.unsent.push_back((bytes, fds)),
+            _ => self.failed = Some("it does not read its socket".into()),
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match send(self.socket.as_fd(), bytes, &fds) {
+                Ok(true) | Err(_) => drop(self.unsent.pop_front()),
+                Ok(false) => return false,
+            }
+        }
+        true
+    }
+}
+
+fn refuse(text: impl Into<String>) -> Error {
+    Error::new(Code::Protocol, text)
+}
+
+impl Peers {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, pairs: Vec::new(), bells: HashMap::new(), next_bell: FIRST_BELL, unsent: false }
+    }
+
+    /// The pairs that live, for a new runtime.
+    pub(crate) fn claims(&self) -> Vec<PairClaim> {
+        let live = self.pairs.iter().flatten();
+        live.map(|p| PairClaim { peer: p.peer.to_bytes(), token: p.token.to_bytes() }).collect()
+    }
+
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.unsent.then(|| Instant::now() + Duration::from_millis(2))
+    }
+
+    /// Takes a new pair from the runtime.
+    pub(crate) fn add(&mut self, pair: &insane_wire::control::Pair, fds: Vec<OwnedFd>, epoll: BorrowedFd<'_>) {
+        let (Some(peer), Some(token), Some(fd)) =
+            (SessionId::from_bytes(&pair.peer), PairToken::from_bytes(&pair.token), fds.into_iter().next())
+        else {
+            return;
+        };
+        // The runtime made a new pair because the other side no longer had the old one.
+        let old = self.pairs.iter().position(|p| p.as_ref().is_some_and(|p| p.peer == peer && p.token != token));
+        if let Some(old) = old {
+            self.end(old);
+        }
+        let at = self.pairs.iter().position(Option::is_none).unwrap_or(self.pairs.len());
+        if at == self.pairs.len() {
+            self.pairs.push(None);
+        }
+        if watch(epoll, fd.as_fd(), FIRST_PEER + at as u64).is_err() {
+            return;
+        }
+        self.pairs[at] = Some(PairEnd {
+            socket: Guarded::new(fd),
+            peer,
+            token,
+            app: pair.app.clone(),
+            trusted: pair.trusted,
+            initiator: pair.initiator,
+            unsent: VecDeque::new(),
+            outgoing: HashMap::new(),
+            incoming: HashMap::new(),
+            next_link: 1,
+            failed: None,
+        });
+    }
+
+    /// Something is to be read.
+    pub(crate) fn ready(&mut self, data: u64, epoll: BorrowedFd<'_>) {
+        if data >= FIRST_BELL {
+            return self.rung(data);
+        }
+        let at = usize::try_from(data - FIRST_PEER).unwrap_or(usize::MAX);
+        for _ in 0..256 {
+            let Some(pair) = self.pairs.get_mut(at).and_then(Option::as_mut) else { return };
+            match receive(pair.socket.as_fd(), MAX_CONTROL_BYTES) {
+                Ok(Received::Message(bytes, fds)) => {
+                    let result = decode::<ToPeer>(&bytes)
+                        .map_err(|e| refuse(e.to_string()))
+                        .and_then(|m| self.take(at, m.link, m.body, fds, epoll));
+                    if let (Err(e), Some(pair)) = (result, self.pairs[at].as_mut()) {
+                        pair.failed = Some(e.to_string());
+                        return;
+                    }
+                }
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) | Err(_) => return self.end(at),
+                Ok(Received::Overlong) => {
+                    pair.failed = Some("it sent an overlong message".into());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends what waits, and ends pairs that failed.
+    pub(crate) fn tidy(&mut self, _epoll: BorrowedFd<'_>) {
+        self.unsent = false;
+        for at in 0..self.pairs.len() {
+            let Some(pair) = self.pairs[at].as_mut() else { continue };
+            self.unsent |= !pair.flush();
+            if let Some(text) = pair.failed.take() {
+                self.shared.event(Event::PeerBroken { app: pair.app.clone(), text });
+                self.end(at);
+            }
+        }
+    }
+
+    /// Ends pairs on whose links the peer lied.
+    pub(crate) fn close_broken(&mut self) {
+        for at in 0..self.pairs.len() {
+            let Some(pair) = self.pairs[at].as_mut() else { continue };
+            let out =
+                pair.outgoing.values().filter(|o| o.offered.is_none()).find_map(|o| {
+                    o.stream.tx.visit().links[o.at].as_ref().and_then(|l| l.broken).map(|b| b.to_string())
+                });
+            let found = out.or_else(|| {
+                pair.incoming.values().find_map(|i| {
+                    i.stream.rx.visit().links[i.at].as_ref().and_then(|l| l.broken).map(|b| b.to_string())
+                })
+            });
+            if let Some(text) = found {
+                self.shared.event(Event::PeerBroken { app: pair.app.clone(), text });
+                self.end(at);
+            }
+        }
+    }
+
+    /// A pair is gone, in whatever way: its links end.
+    fn end(&mut self, at: usize) {
+        let Some(pair) = self.pairs.get_mut(at).and_then(Option::take) else { return };
+        for outgoing in pair.outgoing.into_values().filter(|o| o.offered.is_none()) {
+            let cells = outgoing.stream.tx.visit().dissolve(outgoing.at);
+            for cell in cells {
+                self.shared.cells().end(cell.index());
+            }
+        }
+        for incoming in pair.incoming.into_values() {
+            let mut rx = incoming.stream.rx.visit();
+            if let Some(link) = rx.links[incoming.at].as_mut() {
+                link.peer_gone = true;
+            }
+            rx.sweep(incoming.at);
+            rx.interrupt();
+        }
+        if pair.peer != self.shared.id {
+            self.shared.event(Event::PeerLost { app: pair.app });
+        }
+    }
+
+    /// Ends everything: the session closes.
+    pub(crate) fn close_all(&mut self) {
+        for at in 0..self.pairs.len() {
+            self.end(at);
+        }
+    }
+
+    /// Whether sinks still wait for their producers' last word.
+    pub(crate) fn is_closing(&self) -> bool {
+        let streams: Vec<_> =
+            self.pairs.iter().flatten().flat_map(|p| p.incoming.values()).map(|i| &i.stream).collect();
+        streams.iter().any(|s| s.rx.visit().sinks.iter().any(Option::is_some))
+    }
+
+    /// A sink was matched with one of this session's sources: bring the flow into being, and a link if there is none.
+    pub(crate) fn flow_added(&mut self, flow: &Flow) {
+        let (Some(epoch), Some(sink), Some(peer)) =
+            (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink), SessionId::from_bytes(&flow.peer))
+        else {
+            return;
+        };
+        let found = lock(&self.shared.endpoints).iter().find_map(|e| match e {
+            Endpoint::Source { stream, epoch: e, index, .. } if *e == epoch => Some((stream.clone(), *index)),
+            _ => None,
+        });
+        let Some((stream, index)) = found else { return };
+        let known = stream.tx.visit().sources[index]
+            .as_ref()
+            .is_none_or(|s| s.routes.iter().any(|r| r.flows.iter().any(|f| f.sink == sink)));
+        // With itself a session has both ends of a pair; it produces on the first.
+        let own = self.shared.id;
+        let pair = self.pairs.iter_mut().flatten().find(|p| p.peer == peer && (peer != own || p.initiator));
+        let (false, Some(pair)) = (known, pair) else { return };
+        let link = pair.outgoing.iter().find(|(_, o)| Arc::ptr_eq(&o.stream, &stream)).map(|(l, _)| *l);
+        let link = match link {
+            Some(link) => link,
+            None => match offer(pair, &stream, self.shared.limits().link_entries) {
+                Ok(link) => link,
+                Err(e) => {
+                    pair.failed = Some(e.to_string());
+                    return;
+                }
+            },
+        };
+        if let Some(outgoing) = pair.outgoing.get_mut(&link) {
+            outgoing.waiting.push((index, epoch, sink, flow.channel, flow.observer));
+        }
+        open_waiting(pair, link);
+    }
+
+    fn take(
+        &mut self,
+        at: usize,
+        link: u32,
+        body: Option<Body>,
+        fds: Vec<OwnedFd>,
+        epoll: BorrowedFd<'_>,
+    ) -> Result<()> {
+        match body {
+            Some(Body::LinkOffer(offer)) => self.offered(at, link, &offer, fds, epoll),
+            Some(Body::LinkAccept(accept)) => self.accepted(at, link, &accept, fds),
+            Some(Body::LinkRefuse(_)) => {
+                if let Some(pair) = self.pairs[at].as_mut() {
+                    pair.outgoing.remove(&link);
+                }
+                Ok(())
+            }
+            Some(Body::SegmentAdd(segment)) => self.segment_added(at, link, &segment, fds),
+            Some(Body::SegmentAck(segment)) => self.segment_acked(at, link, segment.segment),
+            Some(Body::FlowOpen(flow)) => self.flow_open(at, link, &flow),
+            Some(Body::FlowOpened(flow)) => self.flow_opened(at, link, &flow),
+            Some(Body::FlowClose(flow)) => self.flow_close(at, link, &flow),
+            Some(Body::FlowClosed(flow)) => self.flow_closed(at, link, &flow),
+            Some(Body::Doorbell(_)) => {
+                let outgoing = self.outgoing(at, link)?;
+                if let Some(l) = outgoing.stream.tx.visit().links[outgoing.at].as_mut() {
+                    l.doorbell = fds.into_iter().next();
+                    // Who armed before the bell came must not miss what was published since.
+                    l.wake();
+                }
+                Ok(())
+            }
+            // Said by a newer version: passed over.
+            Some(Body::SegmentRefuse(_) | Body::SegmentRemove(_)) | None => Ok(()),
+        }
+    }
+
+    fn outgoing(&mut self, at: usize, link: u32) -> Result<&mut Outgoing> {
+        let pair = self.pairs[at].as_mut().ok_or_else(|| refuse("no such pair"))?;
+        pair.outgoing
+            .get_mut(&link)
+            .filter(|o| o.offered.is_none())
+            .ok_or_else(|| refuse(format!("link {link} is none of ours")))
+    }
+
+    fn offered(
+        &mut self,
+        at: usize,
+        link: u32,
+        offer: &peer::LinkOffer,
+        fds: Vec<OwnedFd>,
+        _epoll: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let limits = self.shared.limits();
+        let stream = lock(&self.shared.streams).iter().find(|s| s.name == offer.stream).cloned();
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let Some(stream) = stream else {
+            let body = peer::Refuse { code: Code::NotFound.number(), text: "no such stream here".into() };
+            pair.send(link, Body::LinkRefuse(body), &[]);
+            return Ok(());
+        };
+        let known = pair.incoming.contains_key(&link) || pair.incoming.len() >= limits.streams.max(1) as usize;
+        if known || offer.layout != LAYOUT || offer.entries > limits.link_entries.max(1) {
+            return Err(refuse(format!("link {link} cannot be offered so")));
+        }
+        let fd = fds.first().ok_or_else(|| refuse("a link without memory"))?;
+        let needs = DeliveryBlock::bytes(offer.entries)? as u64;
+        let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096))?);
+        let delivery = DeliveryBlock::open(theirs, offer.entries)?;
+        let memory = SharedMemory::create("insane-returns", ReturnBlock::bytes(offer.entries)?, false, true)?;
+        let memory = Arc::new(memory);
+        let returns = ReturnBlock::create(memory.clone(), offer.entries)?;
+        let consumer = Consumer::new(returns, delivery);
+        let place = {
+            let mut rx = stream.rx.visit();
+            let place = rx.add_link(consumer, offer.reliable, pair.trusted, self.shared.clone());
+            rx.interrupt();
+            place
+        };
+        reach(Step::Accept);
+        let accept =
+            peer::LinkAccept { counter_bytes: insane_shm::memory::Backing::len(&*self.shared.counter_memory) as u64 };
+        pair.send(link, Body::LinkAccept(accept), &[memory.fd(), self.shared.counter_memory.fd()]);
+        pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0 });
+        Ok(())
+    }
+
+    fn accepted(&mut self, at: usize, link: u32, accept: &peer::LinkAccept, fds: Vec<OwnedFd>) -> Result<()> {
+        let entries = self.shared.limits().link_entries;
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let outgoing = pair.outgoing.get_mut(&link).ok_or_else(|| refuse("a link that was not offered"))?;
+        let memory = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
+        let [returns, counters] = &fds[..] else { return Err(refuse("an accepted link without memory")) };
+        let needs = ReturnBlock::bytes(entries)? as u64;
+        let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096))?);
+        let limit = counter_bytes(insane_shm::counters::MAX_CELLS) as u64;
+        let counters = Counters::open(Arc::new(map_peer(counters.as_fd(), accept.counter_bytes, limit)?))?;
+        let producer = Producer::new(DeliveryBlock::open(memory, entries)?, ReturnBlock::open(returns, entries)?);
+        let mut tx = outgoing.stream.tx.visit();
+        let place = tx.links.iter().position(Option::is_none).unwrap_or(tx.links.len());
+        if place == tx.links.len() {
+            tx.links.push(None);
+        }
+        tx.links[place] = Some(TxLink::new(producer, counters, self.shared.clone()));
+        tx.share_out();
+        drop(tx);
+        // Only now: until all was checked there is no link to be ended with the pair.
+        (outgoing.offered, outgoing.at) = (None, place);
+        send_segments(pair, link);
+        open_waiting(pair, link);
+        Ok(())
+    }
+
+    /// A stream has a new segment: its links hear of it.
+    pub(crate) fn share_segments(&mut self, stream: &Arc<StreamShared>) {
+        for pair in self.pairs.iter_mut().flatten() {
+            let links: Vec<u32> = pair
+                .outgoing
+                .iter()
+                .filter(|(_, o)| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream))
+                .map(|(l, _)| *l)
+                .collect();
+            for link in links {
+                send_segments(pair, link);
+            }
+        }
+    }
+
+    fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: Vec<OwnedFd>) -> Result<()> {
+        let quota = self.shared.limits().memory_bytes;
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let incoming = pair.incoming.get_mut(&link).ok_or_else(|| refuse("a segment of an unknown link"))?;
+        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < insane_shm::slab::MAX_SEGMENTS);
+        let number = number.ok_or_else(|| refuse(format!("segment number {}", add.segment)))?;
+        if add.headroom != 0 {
+            return Err(refuse("a segment with headroom"));
+        }
+        let geometry = Geometry::checked(add.stride, add.slots)?;
+        let fd = fds.first().ok_or_else(|| refuse("a segment without memory"))?;
+        let view = SegmentView::map(fd.as_fd(), geometry, quota.saturating_sub(incoming.mapped))?;
+        incoming.mapped += view.bytes();
+        let mut rx = incoming.stream.rx.visit();
+        if let Some(l) = rx.links[incoming.at].as_mut() {
+            let slot = usize::from(number);
+            if l.segments.len() <= slot {
+                l.segments.resize(slot + 1, None);
+            }
+            if l.segments[slot].is_some() {
+                return Err(refuse("a segment number that is in use"));
+            }
+            l.segments[slot] = Some(view);
+            l.consumer.add_segment(number, geometry.slots, geometry.stride);
+        }
+        drop(rx);
+        pair.send(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
+        Ok(())
+    }
+
+    fn segment_acked(&mut self, at: usize, link: u32, segment: u32) -> Result<()> {
+        let outgoing = self.outgoing(at, link)?;
+        let mut tx = outgoing.stream.tx.visit();
+        let slots = tx.slab.segments().get(segment as usize).map(|s| s.geometry().slots);
+        let (Some(slots), Some(l)) = (slots, tx.links[outgoing.at].as_mut()) else {
+            return Err(refuse("a segment that was not offered"));
+        };
+        if l.producer.segments() != segment as usize || segment as usize >= outgoing.segments_sent {
+            return Err(refuse("segments acknowledged out of order"));
+        }
+        l.producer.add_segment(slots);
+        Ok(())
+    }
+
+    fn flow_open(&mut self, at: usize, link: u32, flow: &peer::FlowOpen) -> Result<()> {
+        let endpoints = self.shared.limits().endpoints.max(1) as usize;
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let incoming = pair.incoming.get(&link).ok_or_else(|| refuse("a flow of an unknown link"))?;
+        let (Some(epoch), Some(sink)) = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink)) else {
+            return Err(refuse("a flow without identities"));
+        };
+        let mut rx = incoming.stream.rx.visit();
+        let index = rx.sinks.iter().position(|s| s.as_ref().is_some_and(|s| s.id == sink && s.open));
+        let Some(l) = rx.links[incoming.at].as_mut() else { return Ok(()) };
+        // A sink that was closed meanwhile: its producer hears of the close by the runtime's ear, or not at all.
+        let Some(index) = index else {
+            drop(rx);
+            let close = peer::FlowRef { source: flow.source, sink: flow.sink.clone() };
+            pair.send(link, Body::FlowClose(close), &[]);
+            return Ok(());
+        };
+        let here: usize = l.flows.values().map(|f| f.sinks.len()).sum();
+        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
+        if entry.epoch != epoch || here >= endpoints * endpoints || entry.sinks.iter().any(|s| s.id == sink) {
+            return Err(refuse("a flow that cannot be"));
+        }
+        let cell = self.shared.cells().start(CellState::Consuming, epoch, sink)?;
+        let number = cell.index();
+        entry.sinks.push(FlowSink { index, id: sink, cell, end: None });
+        l.forget_recent();
+        if let Some(s) = rx.sinks[index].as_mut() {
+            s.flows += 1;
+        }
+        drop(rx);
+        reach(Step::Flow);
+        let opened = peer::FlowOpened { source: flow.source, sink: flow.sink.clone(), cell: number };
+        pair.send(link, Body::FlowOpened(opened), &[]);
+        Ok(())
+    }
+
+    fn flow_opened(&mut self, at: usize, link: u32, flow: &peer::FlowOpened) -> Result<()> {
+        let shared = self.shared.clone();
+        let outgoing = self.outgoing(at, link)?;
+        let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
+        let observer = outgoing.asked.remove(&(flow.source, sink));
+        let observer = observer.ok_or_else(|| refuse("a flow that was not asked for"))?;
+        let mut tx = outgoing.stream.tx.visit();
+        let Some(source) = tx.sources.get_mut(flow.source as usize).and_then(Option::as_mut) else { return Ok(()) };
+        let epoch = lock(&shared.endpoints).iter().find_map(|e| match e {
+            Endpoint::Source { stream, epoch, index, .. }
+                if *index == flow.source as usize && Arc::ptr_eq(stream, &outgoing.stream) =>
+            {
+                Some(*epoch)
+            }
+            _ => None,
+        });
+        let Some(epoch) = epoch else { return Ok(()) };
+        let cell = shared.cells().start(CellState::Producing, epoch, sink)?;
+        let new = TxFlow::new(sink, cell, flow.cell, observer, source.sequence + 1);
+        match source.routes.iter_mut().find(|r| r.link == outgoing.at) {
+            Some(route) => route.flows.push(new),
+            None => source.routes.push(crate::tx::Route { link: outgoing.at, flows: vec![new] }),
+        }
+        Ok(())
+    }
+
+    /// The peer's sink closes: nothing emitted from here on is for it.
+    fn flow_close(&mut self, at: usize, link: u32, flow: &peer::FlowRef) -> Result<()> {
+        let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
+        let outgoing = self.outgoing(at, link)?;
+        outgoing.asked.remove(&(flow.source, sink));
+        let (cell, position) = {
+            let mut tx = outgoing.stream.tx.visit();
+            let cell = tx.end_flow(flow.source as usize, sink, false);
+            (cell, tx.links[outgoing.at].as_ref().map_or(0, |l| l.producer.position()))
+        };
+        if let Some(cell) = cell {
+            self.shared.cells().end(cell.index());
+        }
+        if let Some(pair) = self.pairs[at].as_mut() {
+            let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position };
+            pair.send(link, Body::FlowClosed(closed), &[]);
+        }
+        Ok(())
+    }
+
+    /// A flow from the peer has ended at a position of the ring.
+    fn flow_closed(&mut self, at: usize, link: u32, flow: &peer::FlowClosed) -> Result<()> {
+        let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let incoming = pair.incoming.get(&link).ok_or_else(|| refuse("a flow of an unknown link"))?;
+        let cells = {
+            let mut rx = incoming.stream.rx.visit();
+            if let Some(l) = rx.links[incoming.at].as_mut() {
+                let ended = l.flows.get_mut(&flow.source).into_iter().flat_map(|f| f.sinks.iter_mut());
+                for s in ended.filter(|s| s.id == sink) {
+                    s.end = Some(flow.position);
+                }
+                l.forget_recent();
+            }
+            // Bounded by the ring; what is for open sinks waits in their queues.
+            rx.drain_to(incoming.at, flow.position);
+            rx.prune(incoming.at)
+        };
+        for cell in cells {
+            self.shared.cells().end(cell);
+        }
+        self.forget_closed(&self.streams_of(at));
+        Ok(())
+    }
+
+    fn streams_of(&self, at: usize) -> Vec<Arc<StreamShared>> {
+        let pair = self.pairs[at].as_ref();
+        pair.into_iter().flat_map(|p| p.incoming.values()).map(|i| i.stream.clone()).collect()
+    }
+
+    /// Forgets closed sinks that no flow names any more.
+    fn forget_closed(&self, streams: &[Arc<StreamShared>]) {
+        for stream in streams {
+            let mut rx = stream.rx.visit();
+            let named: HashSet<SinkId> = rx
+                .links
+                .iter()
+                .flatten()
+                .filter(|l| !l.peer_gone)
+                .flat_map(|l| l.flows.values().flat_map(|f| f.sinks.iter().map(|s| s.id)))
+                .collect();
+            for sink in &mut rx.sinks {
+                if sink.as_ref().is_some_and(|s| !s.open && !named.contains(&s.id)) {
+                    *sink = None;
+                }
+            }
+        }
+    }
+
+    /// A sink of this session closes; it was closed in its stream already.
+    pub(crate) fn close_sink(&mut self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
+        reach(Step::Detach);
+        for pair in self.pairs.iter_mut().flatten() {
+            let links: Vec<(u32, usize)> =
+                pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();
+            for (link, at) in links {
+                let sources: Vec<u32> = stream.rx.visit().links[at].as_ref().map_or_else(Vec::new, |l| {
+                    l.flows.iter().filter(|(_, f)| f.sinks.iter().any(|s| s.id == id)).map(|(s, _)| *s).collect()
+                });
+                for source in sources {
+                    let close = peer::FlowRef { source, sink: id.to_bytes() };
+                    pair.send(link, Body::FlowClose(close), &[]);
+                }
+            }
+        }
+        // What dead peers left is counted now; nobody else will look at it.
+        let mut rx = stream.rx.visit();
+        for at in 0..rx.links.len() {
+            if rx.links[at].as_ref().is_some_and(|l| l.peer_gone) {
+                rx.drain_to(at, u64::MAX);
+                rx.sweep(at);
+            }
+        }
+        drop(rx);
+        let _ = index;
+        self.forget_closed(std::slice::from_ref(stream));
+    }
+
+    /// A source of this session closes: its sinks get what is on its way.
+    pub(crate) fn close_source(&mut self, stream: &Arc<StreamShared>, index: usize) {
+        let routes: Vec<(usize, Vec<SinkId>)> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
+            s.routes.iter().map(|r| (r.link, r.flows.iter().map(|f| f.sink).collect())).collect()
+        });
+        for (at, sinks) in routes {
+            self.end_flows(stream, index, at, &sinks);
+        }
+        let source = stream.tx.visit().sources[index].take();
+        if let Some(source) = source {
+            self.shared.cells().end(source.cell.index());
+        }
+    }
+
+    /// A reliable source gives the sinks of some links up.
+    pub(crate) fn give_up(&mut self, stream: &Arc<StreamShared>, index: usize, links: &[usize]) {
+        for at in links {
+            let sinks: Vec<SinkId> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
+                s.routes.iter().filter(|r| r.link == *at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect()
+            });
+            self.end_flows(stream, index, *at, &sinks);
+            for sink in sinks {
+                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink });
+            }
+        }
+    }
+
+    fn end_flows(&mut self, stream: &Arc<StreamShared>, index: usize, at: usize, sinks: &[SinkId]) {
+        for sink in sinks {
+            let (cell, position) = {
+                let mut tx = stream.tx.visit();
+                let cell = tx.end_flow(index, *sink, false);
+                (cell, tx.links[at].as_ref().map_or(0, |l| l.producer.position()))
+            };
+            if let Some(cell) = cell {
+                self.shared.cells().end(cell.index());
+            }
+            for pair in self.pairs.iter_mut().flatten() {
+                let link = pair
+                    .outgoing
+                    .iter()
+                    .find(|(_, o)| o.offered.is_none() && o.at == at && Arc::ptr_eq(&o.stream, stream));
+                if let Some(link) = link.map(|(l, _)| *l) {
+                    let closed = peer::FlowClosed { source: index as u32, sink: sink.to_bytes(), position };
+                    pair.send(link, Body::FlowClosed(closed), &[]);
+                }
+            }
+        }
+    }
+
+    /// Gives every link of a stream a doorbell: a waiter sleeps in an event loop.
+    pub(crate) fn ensure_bells(&mut self, stream: &Arc<StreamShared>, epoll: BorrowedFd<'_>) {
+        for pair in self.pairs.iter_mut().flatten() {
+            let links: Vec<(u32, usize)> =
+                pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();
+            for (link, at) in links {
+                let missing = stream.rx.visit().links[at].as_ref().is_some_and(|l| l.bell.is_none());
+                let Ok((mine, theirs)) = socket_pair() else { continue };
+                if !missing {
+                    continue;
+                }
+                let data = self.next_bell;
+                self.next_bell += 1;
+                if watch(epoll, mine.as_fd(), data).is_ok() {
+                    self.bells.insert(data, stream.clone());
+                    if let Some(l) = stream.rx.visit().links[at].as_mut() {
+                        l.bell = Some(mine);
+                    }
+                    pair.send(link, Body::Doorbell(peer::Empty {}), &[theirs.as_fd()]);
+                }
+            }
+        }
+    }
+
+    fn rung(&mut self, data: u64) {
+        let Some(stream) = self.bells.get(&data) else { return };
+        let mut rx = stream.rx.visit();
+        for link in rx.links.iter_mut().flatten() {
+            if let Some(bell) = &link.bell {
+                let mut bytes = [0u8; 64];
+                // A bounded number of bytes: whoever floods wakes this thread again, and nobody else.
+                for _ in 0..64 {
+                    match rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+                        Ok((n, _)) if n > 0 => {}
+                        _ => break,
+                    }
+                }
+            }
+        }
+        rx.disarm();
+        let wakers: Vec<_> = rx.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
+        drop(rx);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result<u32> {
+    let memory = Arc::new(SharedMemory::create("insane-delivery", DeliveryBlock::bytes(entries)?, false, true)?);
+    DeliveryBlock::create(memory.clone(), entries)?;
+    let link = pair.next_link;
+    pair.next_link += 1;
+    reach(Step::Attach);
+    let body = peer::LinkOffer { stream: stream.name.clone(), entries, reliable: stream.reliable, layout: LAYOUT };
+    pair.send(link, Body::LinkOffer(body), &[memory.fd()]);
+    let outgoing = Outgoing {
+        stream: stream.clone(),
+        offered: Some(memory),
+        at: usize::MAX,
+        segments_sent: 0,
+        waiting: Vec::new(),
+        asked: HashMap::new(),
+    };
+    pair.outgoing.insert(link, outgoing);
+    Ok(link)
+}
+
+fn send_segments(pair: &mut PairEnd, link: u32) {
+    let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
+    let segments: Vec<_> = outgoing.stream.tx.visit().slab.segments()[outgoing.segments_sent..].to_vec();
+    let first = outgoing.segments_sent;
+    outgoing.segments_sent += segments.len();
+    for (i, segment) in segments.iter().enumerate() {
+        let geometry = segment.geometry();
+        let body = peer::SegmentAdd {
+            segment: (first + i) as u32,
+            stride: geometry.stride,
+            slots: geometry.slots,
+            headroom: 0,
+            bytes: segment.bytes(),
+        };
+        pair.send(link, Body::SegmentAdd(body), &[segment.fd()]);
+    }
+}
+
+fn open_waiting(pair: &mut PairEnd, link: u32) {
+    let Some(outgoing) = pair.outgoing.get_mut(&link).filter(|o| o.offered.is_none()) else { return };
+    for (index, epoch, sink, channel, observer) in std::mem::take(&mut outgoing.waiting) {
+        let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
+        if outgoing.asked.insert((index as u32, sink), observer).is_some() {
+            continue;
+        }
+        let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
+        pair.send(link, Body::FlowOpen(peer::FlowOpen { source: index as u32, epoch, sink, channel }), &[]);
+    }
+}

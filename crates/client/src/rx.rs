@@ -1,0 +1,618 @@
+//! The receiving half of a stream: links from sessions with sources, and this session's sinks. Private memory, behind the
+//! stream's biased lock.
+
+use crate::error::{Code, Result};
+use crate::session::Shared;
+use insane_shm::counters::{CellWriter, Count, Counters};
+use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_LAUNCH_TIME, Fate};
+use insane_shm::segment::SegmentView;
+use insane_shm::wait::{SleepKinds, WaitWord};
+use insane_wire::id::{Epoch, SinkId};
+use rustix::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Waker;
+
+/// The state behind the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Rx {
+    pub(crate) links: Vec<Option<RxLink>>,
+    pub(crate) sinks: Vec<Option<RxSink>>,
+    next: usize,
+    generation: u32,
+    /// Wakers are to be called: the service thread is to be told.
+    pub(crate) alarm: bool,
+    /// Wakers to be called once the lock is free: they may take locks of their own, such as an interpreter's.
+    pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
+}
+
+/// One link from a session with sources.
+#[derive(Debug)]
+pub(crate) struct RxLink {
+    pub(crate) consumer: Consumer,
+    pub(crate) segments: Vec<Option<SegmentView>>,
+    pub(crate) flows: HashMap<u32, RxFlow>,
+    /// The flow of the last message: sources mostly come in runs.
+    recent: Option<(u32, usize, Epoch, CellWriter)>,
+    pub(crate) reliable: bool,
+    pub(crate) trusted: bool,
+    pub(crate) peer_gone: bool,
+    pub(crate) broken: Option<Broken>,
+    pub(crate) bell: Option<OwnedFd>,
+    generation: u32,
+    /// Messages that the application or a sink's queue has.
+    pub(crate) out: u64,
+    sleepers: u32,
+    armed: bool,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
+}
+
+/// What arrives from one source.
+#[derive(Debug)]
+pub(crate) struct RxFlow {
+    pub(crate) epoch: Epoch,
+    pub(crate) sinks: Vec<FlowSink>,
+}
+
+/// One sink of a flow.
+#[derive(Debug)]
+pub(crate) struct FlowSink {
+    pub(crate) index: usize,
+    pub(crate) id: SinkId,
+    pub(crate) cell: CellWriter,
+    /// The first position of the ring that is not for it.
+    pub(crate) end: Option<u64>,
+}
+
+/// One sink.
+#[derive(Debug)]
+pub(crate) struct RxSink {
+    pub(crate) id: SinkId,
+    pub(crate) queue: VecDeque<RawMessage>,
+    pub(crate) open: bool,
+    pub(crate) flows: u32,
+    pub(crate) interrupt: Arc<AtomicU32>,
+    pub(crate) waker: Option<Waker>,
+}
+
+/// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
+#[derive(Debug)]
+pub struct RawMessage {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) inline: [u64; 8],
+    pub(crate) base: Option<NonNull<u8>>,
+    pub(crate) trusted: bool,
+    /// The epoch in halves: C keeps messages in memory of eight-byte alignment.
+    epoch: [u64; 2],
+    link: u32,
+    generation: u32,
+    cell: Option<CellWriter>,
+    /// Set when several sinks of this session share the message: how many still have it.
+    shared: Option<Arc<AtomicU32>>,
+}
+
+// SAFETY: `base` points into a segment that the link keeps mapped until the message is released, from any thread.
+unsafe impl Send for RawMessage {}
+
+impl RawMessage {
+    /// The channel's id.
+    #[must_use]
+    pub fn channel(&self) -> u64 {
+        self.descriptor.channel
+    }
+
+    /// The message's number at its source, from 1.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.descriptor.sequence
+    }
+
+    /// The source's epoch.
+    #[must_use]
+    pub fn source(&self) -> Epoch {
+        Epoch(u128::from(self.epoch[0]) | u128::from(self.epoch[1]) << 64)
+    }
+
+    /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC, if its source says so.
+    #[must_use]
+    pub fn timestamp_ns(&self) -> Option<u64> {
+        (self.descriptor.timestamp_ns != 0).then_some(self.descriptor.timestamp_ns)
+    }
+
+    /// Its priority.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.descriptor.priority
+    }
+
+    /// The bytes of payload.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.descriptor.length as usize
+    }
+
+    /// Whether it has no payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of the payload. It stays readable until the message is released; its bytes may change while they are
+    /// read if the peer is hostile. A message of up to 64 bytes lies in this value itself.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.base.map_or(self.inline.as_ptr().cast(), |b| b.as_ptr())
+    }
+
+    /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths.
+    pub fn read(&self, to: &mut [u8]) -> usize {
+        let n = to.len().min(self.len());
+        if let Some(from) = NonNull::new(self.as_ptr().cast_mut()) {
+            // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in this value.
+            unsafe { insane_shm::segment::copy_out(from, &mut to[..n]) };
+        }
+        n
+    }
+
+    /// A copy of the payload.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.read(&mut bytes);
+        bytes
+    }
+
+    /// The payload as a slice: only of messages that came inside their descriptor (they were copied out already) and of
+    /// peers that the configuration trusts not to write to a message after emitting it. Else `None`: use [`Self::read`].
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        if self.base.is_some() && !self.trusted {
+            return None;
+        }
+        // SAFETY: INV-LINK-4 for the length; the bytes are this process's own copy, or a trusted peer's, who does not write.
+        Some(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
+    }
+}
+
+impl RxLink {
+    /// The short cut for runs of messages is to be looked up again.
+    pub(crate) fn forget_recent(&mut self) {
+        self.recent = None;
+    }
+
+    fn release(&mut self, descriptor: &Descriptor, fate: Fate) {
+        self.consumer.release(descriptor, fate);
+        if self.reliable {
+            self.consumer.settle();
+            self.consumer.wake();
+        }
+    }
+
+    /// Whether nothing of it is in use any more.
+    pub(crate) fn is_spent(&self) -> bool {
+        (self.peer_gone || self.broken.is_some())
+            && self.out == 0
+            && self.sleepers == 0
+            && (self.broken.is_some() || !self.consumer.ready())
+    }
+}
+
+/// Now, in nanoseconds of CLOCK_MONOTONIC.
+pub(crate) fn now_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+impl Rx {
+    /// Takes the sink's next message: from its queue, or from a link, round robin. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::Closed`].
+    #[inline]
+    pub(crate) fn take(&mut self, sink: usize) -> Result<Option<RawMessage>> {
+        let Some(me) = self.sinks.get_mut(sink).and_then(Option::as_mut).filter(|s| s.open) else {
+            return Err(Code::Closed.into());
+        };
+        if let Some(message) = me.queue.pop_front() {
+            return Ok(Some(self.deliver(message)));
+        }
+        let count = self.links.len();
+        for _ in 0..count {
+            self.next = if self.next + 1 >= count { 0 } else { self.next + 1 };
+            // A bounded burst for others on the same link, then the next link has its turn.
+            for _ in 0..64 {
+                match self.poll(self.next, Some(sink)) {
+                    Polled::Mine(message) => return Ok(Some(self.deliver(message))),
+                    Polled::Others => {}
+                    Polled::Nothing => break,
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
+    ///
+    /// # Errors
+    /// [`Code::Closed`].
+    pub(crate) fn has(&mut self, sink: usize) -> Result<bool> {
+        let waits = |rx: &Self| match rx.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open) {
+            Some(me) => Ok(!me.queue.is_empty()),
+            None => Err(crate::Error::from(Code::Closed)),
+        };
+        if waits(self)? {
+            return Ok(true);
+        }
+        for at in 0..self.links.len() {
+            for _ in 0..64 {
+                if matches!(self.poll(at, None), Polled::Nothing) {
+                    break;
+                }
+            }
+        }
+        waits(self)
+    }
+
+    /// Counts a message as delivered; the last thing before the application has it.
+    #[inline]
+    fn deliver(&mut self, mut message: RawMessage) -> RawMessage {
+        if let Some(cell) = message.cell.take() {
+            cell.add(Count::Delivered, 1);
+            cell.add(Count::Bytes, u64::from(message.descriptor.length));
+        }
+        insane_shm::steps::reach(insane_shm::steps::Step::Hold);
+        message
+    }
+
+    /// Takes one descriptor of a link and hands it to its sinks' queues, or straight to `wanted` when it is its alone.
+    #[inline]
+    fn poll(&mut self, at: usize, wanted: Option<usize>) -> Polled {
+        let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
+        if link.broken.is_some() {
+            return Polled::Nothing;
+        }
+        let delivery = match link.consumer.poll() {
+            Ok(Some(delivery)) => delivery,
+            Ok(None) => {
+                link.consumer.settle_if_short();
+                return Polled::Nothing;
+            }
+            Err(broken) => {
+                link.broken = Some(broken);
+                link.session.ring();
+                return Polled::Nothing;
+            }
+        };
+        let source = delivery.descriptor.source;
+        if delivery.descriptor.deadline_ns == 0
+            && let (Some((s, index, epoch, cell)), Some(wanted)) = (&link.recent, wanted)
+            && *s == source
+            && *index == wanted
+        {
+            // Counted here, as `deliver` would: a clone of the cell's handle per message would cost more than the rest.
+            cell.add(Count::Delivered, 1);
+            cell.add(Count::Bytes, u64::from(delivery.descriptor.length));
+            link.out += 1;
+            return Polled::Mine(raw(link, at, &delivery, *epoch, None, None));
+        }
+        self.route(at, &delivery, wanted)
+    }
+
+    fn route(&mut self, at: usize, delivery: &Delivery, wanted: Option<usize>) -> Polled {
+        let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
+        let d = &delivery.descriptor;
+        let late = d.deadline_ns != 0 && d.flags & FLAG_LAUNCH_TIME == 0 && now_ns() > d.deadline_ns;
+        let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
+        let fate = if late { Fate::Expired } else { Fate::Dropped };
+        if let Some(flow) = link.flows.get_mut(&d.source) {
+            epoch = flow.epoch;
+            for sink in flow.sinks.iter().filter(|s| s.end.is_none_or(|end| delivery.position < end)) {
+                let open =
+                    self.sinks.get(sink.index).and_then(Option::as_ref).is_some_and(|s| s.open && s.id == sink.id);
+                if late {
+                    sink.cell.add(Count::Expired, 1);
+                } else if open {
+                    takers.push((sink.index, sink.cell.clone()));
+                } else {
+                    sink.cell.add(Count::SinkClosed, 1);
+                }
+            }
+            if let ([one], [(_, cell)], None) = (&flow.sinks[..], &takers[..], flow.sinks.first().and_then(|s| s.end)) {
+                link.recent = Some((d.source, one.index, epoch, cell.clone()));
+            }
+        }
+        if takers.is_empty() {
+            link.release(d, fate);
+            return Polled::Others;
+        }
+        link.out += 1;
+        if let [(index, cell)] = &takers[..]
+            && wanted == Some(*index)
+            && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
+        {
+            return Polled::Mine(raw(link, at, delivery, epoch, Some(cell.clone()), None));
+        }
+        let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
+        for (index, cell) in takers {
+            let message = raw(link, at, delivery, epoch, Some(cell), shared.clone());
+            if let Some(sink) = self.sinks[index].as_mut() {
+                sink.queue.push_back(message);
+                if let Some(waker) = sink.waker.take() {
+                    crate::session::lock(&self.wakers).push(waker);
+                    self.alarm = true;
+                }
+            }
+        }
+        let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
+        mine.map_or(Polled::Others, Polled::Mine)
+    }
+
+    /// Gives a message back. Safe after its link or its sink is gone.
+    #[inline]
+    pub(crate) fn release(&mut self, message: &RawMessage) {
+        if message.shared.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::AcqRel) > 1) {
+            return;
+        }
+        let at = message.link as usize;
+        let Some(link) = self.links.get_mut(at).and_then(Option::as_mut) else { return };
+        if link.generation != message.generation {
+            return;
+        }
+        link.out -= 1;
+        link.release(&message.descriptor, Fate::AsCounted);
+        if link.peer_gone || link.broken.is_some() {
+            self.sweep(at);
+        }
+    }
+
+    /// Unmaps a link that nothing uses any more.
+    pub(crate) fn sweep(&mut self, at: usize) {
+        if self.links[at].as_ref().is_some_and(RxLink::is_spent) {
+            self.links[at] = None;
+        }
+    }
+
+    /// Adds a link; returns its place.
+    pub(crate) fn add_link(
+        &mut self,
+        consumer: Consumer,
+        reliable: bool,
+        trusted: bool,
+        session: Arc<Shared>,
+    ) -> usize {
+        self.generation = self.generation.wrapping_add(1);
+        let link = RxLink {
+            consumer,
+            segments: Vec::new(),
+            flows: HashMap::new(),
+            recent: None,
+            reliable,
+            trusted,
+            peer_gone: false,
+            broken: None,
+            bell: None,
+            generation: self.generation,
+            out: 0,
+            sleepers: 0,
+            armed: false,
+            session,
+        };
+        let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+        if at == self.links.len() {
+            self.links.push(None);
+        }
+        self.links[at] = Some(link);
+        at
+    }
+
+    /// Moves what is on a link into its sinks' queues, up to `position`, and ends the flows that end there. For the service
+    /// thread: nobody may be polling.
+    pub(crate) fn drain_to(&mut self, at: usize, position: u64) {
+        // An honest producer has no more than this on the ring; another one does not keep this thread here.
+        let most = self.links[at].as_ref().map_or(0, |l| l.consumer.entries());
+        for _ in 0..most {
+            if self.links[at].as_ref().is_none_or(|l| l.consumer.position() >= position) {
+                break;
+            }
+            if matches!(self.poll(at, None), Polled::Nothing) {
+                break;
+            }
+        }
+    }
+
+    /// Removes flows that have ended and whose last message was taken. Returns the cells to end.
+    pub(crate) fn prune(&mut self, at: usize) -> Vec<u32> {
+        let mut cells = Vec::new();
+        let Some(link) = self.links[at].as_mut() else { return cells };
+        let head = link.consumer.position();
+        for flow in link.flows.values_mut() {
+            flow.sinks.retain(|s| {
+                let over = s.end.is_some_and(|end| head >= end);
+                if over {
+                    cells.push(s.cell.index());
+                }
+                !over
+            });
+        }
+        link.flows.retain(|_, f| !f.sinks.is_empty());
+        link.recent = None;
+        cells
+    }
+
+    /// Closes a sink: what waits in its queue is counted and given back.
+    pub(crate) fn close_sink(&mut self, index: usize) {
+        let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut) else { return };
+        sink.open = false;
+        sink.interrupt.fetch_add(1, Ordering::Release);
+        insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+        if let Some(waker) = sink.waker.take() {
+            crate::session::lock(&self.wakers).push(waker);
+        }
+        let queue = std::mem::take(&mut sink.queue);
+        for message in queue {
+            if let Some(cell) = &message.cell {
+                cell.add(Count::SinkClosed, 1);
+            }
+            self.release(&message);
+        }
+        for link in self.links.iter_mut().flatten() {
+            link.recent = None;
+        }
+    }
+
+    /// Announces that a thread sleeps for this sink, and looks again. `None`: there is something, do not sleep.
+    pub(crate) fn announce(&mut self, sink: usize) -> Option<Sleep> {
+        let me = self.sinks.get(sink).and_then(Option::as_ref)?;
+        if !me.open || !me.queue.is_empty() {
+            return None;
+        }
+        let seen = me.interrupt.load(Ordering::Acquire);
+        let mut sleep = Sleep { words: vec![WaitWord::interrupt(&me.interrupt, seen)], links: Vec::new() };
+        for (at, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link.as_mut().filter(|l| l.broken.is_none()) else { continue };
+            link.consumer.settle();
+            let kinds = if link.armed { SleepKinds::FUTEX.and(SleepKinds::DOORBELL) } else { SleepKinds::FUTEX };
+            let announced = link.consumer.prepare_sleep(kinds);
+            link.sleepers += 1;
+            sleep.words.push(link.consumer.wait_word(announced));
+            sleep.links.push((at, link.generation));
+        }
+        if self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready()) {
+            self.awake(&sleep.links);
+            return None;
+        }
+        Some(sleep)
+    }
+
+    /// A thread that [`Self::announce`]d is awake.
+    pub(crate) fn awake(&mut self, links: &[(usize, u32)]) {
+        for (at, generation) in links {
+            let Some(link) = self.links[*at].as_mut().filter(|l| l.generation == *generation) else { continue };
+            link.sleepers = link.sleepers.saturating_sub(1);
+            if link.sleepers == 0 && !link.armed {
+                link.consumer.awake();
+            }
+            if link.peer_gone || link.broken.is_some() {
+                self.sweep(*at);
+            }
+        }
+    }
+
+    /// Ends every wait on this stream, so that the waiters look at its links again.
+    pub(crate) fn interrupt(&mut self) {
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.interrupt.fetch_add(1, Ordering::Release);
+            insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+            if let Some(waker) = sink.waker.take() {
+                crate::session::lock(&self.wakers).push(waker);
+            }
+        }
+    }
+
+    /// Arms the doorbells of all links, and looks again. `false`: there is something now.
+    pub(crate) fn arm(&mut self, sink: usize) -> bool {
+        for link in self.links.iter_mut().flatten().filter(|l| l.broken.is_none()) {
+            link.consumer.settle();
+            let kinds =
+                if link.sleepers > 0 { SleepKinds::DOORBELL.and(SleepKinds::FUTEX) } else { SleepKinds::DOORBELL };
+            link.consumer.prepare_sleep(kinds);
+            link.armed = true;
+        }
+        let queued = self.sinks.get(sink).and_then(Option::as_ref).is_none_or(|s| !s.open || !s.queue.is_empty());
+        let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready());
+        !queued && !ready
+    }
+
+    /// Takes the arming back.
+    pub(crate) fn disarm(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.armed = false;
+            if link.sleepers == 0 {
+                link.consumer.awake();
+            }
+        }
+    }
+}
+
+#[inline]
+fn raw(
+    link: &RxLink,
+    at: usize,
+    delivery: &Delivery,
+    epoch: Epoch,
+    cell: Option<CellWriter>,
+    shared: Option<Arc<AtomicU32>>,
+) -> RawMessage {
+    let d = delivery.descriptor;
+    let base = if delivery.is_inline() {
+        None
+    } else {
+        let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        segment.and_then(|s| s.locate(d.slot, d.offset, d.length))
+    };
+    let length = if base.is_none() && !delivery.is_inline() { 0 } else { d.length };
+    RawMessage {
+        descriptor: Descriptor { length, ..d },
+        inline: delivery.inline,
+        base,
+        trusted: link.trusted,
+        epoch: [epoch.0 as u64, (epoch.0 >> 64) as u64],
+        link: at as u32,
+        generation: link.generation,
+        cell,
+        shared,
+    }
+}
+
+/// A sleep that was announced: where to wait, and whom to tell afterwards.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    pub(crate) words: Vec<WaitWord>,
+    pub(crate) links: Vec<(usize, u32)>,
+}
+
+#[derive(Debug)]
+enum Polled {
+    Mine(RawMessage),
+    Others,
+    Nothing,
+}
+
+/// Free and used cells of the session's counter memory.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    pub(crate) counters: Counters,
+    free: Vec<u32>,
+    ended: VecDeque<u32>,
+}
+
+impl Cells {
+    pub(crate) fn new(counters: Counters) -> Self {
+        let free = (0..counters.cells()).rev().collect();
+        Self { counters, free, ended: VecDeque::new() }
+    }
+
+    /// Starts a cell; an ended one is used again when no other is left.
+    pub(crate) fn start(
+        &mut self,
+        state: insane_shm::counters::CellState,
+        epoch: Epoch,
+        sink: SinkId,
+    ) -> Result<CellWriter> {
+        let index = self.free.pop().or_else(|| self.ended.pop_front());
+        let index = index.ok_or_else(|| crate::Error::new(Code::QuotaExceeded, "no counter cell is left"))?;
+        self.counters.start(index, state, epoch.0, sink.0).ok_or_else(|| Code::System.into())
+    }
+
+    /// Marks a cell's counts as final; they stay to be read.
+    pub(crate) fn end(&mut self, index: u32) {
+        self.counters.end(index);
+        self.ended.push_back(index);
+    }
+}

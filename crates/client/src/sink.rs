@@ -1,0 +1,361 @@
+//! Sinks: the consuming ends of channels, by blocking call, polling, callback and async.
+
+use crate::error::{Code, Error, Result};
+use crate::fork;
+use crate::options::{SinkOptions, Wait};
+use crate::rx::{RawMessage, RxSink};
+use crate::stream::{Channel, StreamShared};
+use insane_shm::wait::{MAX_WAIT_WORDS, wait_any};
+use insane_wire::control::{self, to_client, to_runtime};
+use insane_wire::id::{ChannelId, SinkId};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// How long an adaptive waiter spins before it sleeps: about what a sleep and a wake-up cost on a virtual machine.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+
+/// The consuming end of a channel. Usable from any thread; dropping it closes it.
+#[derive(Debug)]
+pub struct Sink {
+    pub(crate) stream: Arc<StreamShared>,
+    pub(crate) index: usize,
+    id: SinkId,
+    channel: ChannelId,
+    wait: Wait,
+    forks: u32,
+}
+
+/// A message, borrowed: read it in place, then drop it to give the memory back.
+#[derive(Debug)]
+pub struct Message<'a> {
+    sink: &'a Sink,
+    raw: RawMessage,
+}
+
+impl Deref for Message<'_> {
+    type Target = RawMessage;
+    fn deref(&self) -> &RawMessage {
+        &self.raw
+    }
+}
+
+impl Drop for Message<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.sink.give_back(&self.raw);
+    }
+}
+
+impl Sink {
+    pub(crate) fn open(stream: Arc<StreamShared>, channel: Channel<'_>, options: SinkOptions) -> Result<Self> {
+        let session = stream.session.clone();
+        session.check()?;
+        let id = SinkId::random();
+        let channel_id = channel.id(&session.domain(), &stream.name)?;
+        let index = {
+            let mut rx = stream.rx.visit();
+            let sink = RxSink {
+                id,
+                queue: VecDeque::new(),
+                open: true,
+                flows: 0,
+                interrupt: Arc::new(AtomicU32::new(0)),
+                waker: None,
+            };
+            let at = rx.sinks.iter().position(Option::is_none).unwrap_or(rx.sinks.len());
+            if at == rx.sinks.len() {
+                rx.sinks.push(None);
+            }
+            rx.sinks[at] = Some(sink);
+            at
+        };
+        let this = Self { stream, index, id, channel: channel_id, wait: options.wait, forks: fork::count() };
+        session.remember(crate::session::Endpoint::Sink {
+            stream: this.stream.clone(),
+            channel: channel.message(),
+            id,
+            observer: options.observer,
+        });
+        let body = to_runtime::Body::OpenSink(control::OpenSink {
+            stream: this.stream.number.load(Ordering::Acquire),
+            channel: Some(channel.message()),
+            sink: id.to_bytes(),
+            observer: options.observer,
+        });
+        // On any failure `this` is dropped, which closes what was opened.
+        match session.ask(body)? {
+            to_client::Body::SinkOpened(opened) => {
+                let stream = &this.stream;
+                session.wait_until(Duration::from_secs(1), || {
+                    stream.rx.visit().sinks[index].as_ref().is_none_or(|s| s.flows >= opened.flows)
+                });
+                Ok(this)
+            }
+            other => Err(crate::session::unexpected(&other)),
+        }
+    }
+
+    /// The channel's id.
+    #[must_use]
+    pub fn channel(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// The sink's identity.
+    #[must_use]
+    pub fn id(&self) -> SinkId {
+        self.id
+    }
+
+    #[inline]
+    fn check(&self) -> Result<()> {
+        if self.forks == fork::count() { Ok(()) } else { Err(Code::Forked.into()) }
+    }
+
+    /// Takes the next message, waiting for one for ever, as the sink's options say.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    #[inline]
+    pub fn consume(&self) -> Result<Message<'_>> {
+        Ok(Message { raw: self.consume_raw(None)?, sink: self })
+    }
+
+    /// Takes the next message, waiting for one at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Code::Timeout`], [`Code::Closed`], [`Code::Forked`].
+    pub fn consume_timeout(&self, timeout: Duration) -> Result<Message<'_>> {
+        Ok(Message { raw: self.consume_raw(Some(timeout))?, sink: self })
+    }
+
+    /// Takes the next message if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    #[inline]
+    pub fn try_consume(&self) -> Result<Option<Message<'_>>> {
+        Ok(self.try_raw()?.map(|raw| Message { raw, sink: self }))
+    }
+
+    /// As [`Self::try_consume`], for bindings that keep messages by themselves: give it back with [`Self::release`].
+    ///
+    /// # Errors
+    /// As [`Self::try_consume`].
+    #[inline]
+    pub fn try_raw(&self) -> Result<Option<RawMessage>> {
+        self.check()?;
+        let mut rx = self.stream.rx.lock();
+        let taken = rx.take(self.index);
+        if rx.alarm {
+            rx.alarm = false;
+            drop(rx);
+            self.stream.session.ring();
+        }
+        taken
+    }
+
+    /// Gives back a message that [`Self::try_raw`] or [`Self::consume_raw`] of this sink gave. Never blocks.
+    #[inline]
+    pub fn release(&self, message: RawMessage) {
+        self.give_back(&message);
+    }
+
+    #[inline]
+    fn give_back(&self, message: &RawMessage) {
+        // A forked child does not have the memory to give back to.
+        if self.forks == fork::count() {
+            self.stream.rx.lock().release(message);
+        }
+    }
+
+    /// As [`Self::consume_timeout`], for bindings that keep messages by themselves. `None` waits for ever.
+    ///
+    /// # Errors
+    /// As [`Self::consume_timeout`].
+    #[inline]
+    pub fn consume_raw(&self, timeout: Option<Duration>) -> Result<RawMessage> {
+        if let Some(message) = self.try_raw()? {
+            return Ok(message);
+        }
+        self.wait_for(timeout)
+    }
+
+    fn wait_for(&self, timeout: Option<Duration>) -> Result<RawMessage> {
+        let start = Instant::now();
+        let mut spun = start;
+        let mut turns = 0u32;
+        loop {
+            if let Some(message) = self.try_raw()? {
+                return Ok(message);
+            }
+            turns = turns.wrapping_add(1);
+            if self.wait != Wait::Sleep {
+                std::hint::spin_loop();
+                // The clock costs more than a look at the ring.
+                if !turns.is_multiple_of(64) {
+                    continue;
+                }
+            }
+            let now = Instant::now();
+            let left = timeout.map(|t| t.saturating_sub(now - start));
+            if left == Some(Duration::ZERO) {
+                return Err(Code::Timeout.into());
+            }
+            let spins = match self.wait {
+                Wait::Spin => true,
+                Wait::Adaptive => now - spun < SPIN,
+                Wait::Sleep => false,
+            };
+            if !spins {
+                self.sleep(left);
+                spun = Instant::now();
+            }
+        }
+    }
+
+    /// Sleeps until something may have come. Any return is only a hint.
+    fn sleep(&self, timeout: Option<Duration>) {
+        let Some(sleep) = self.stream.rx.lock().announce(self.index) else { return };
+        // More links than one thread can sleep on: look at the rest in slices.
+        let slice = (sleep.words.len() > MAX_WAIT_WORDS).then_some(Duration::from_millis(1));
+        let timeout = match (timeout, slice) {
+            (Some(t), Some(s)) => Some(t.min(s)),
+            (t, s) => t.or(s),
+        };
+        wait_any(&sleep.words, timeout);
+        self.stream.rx.lock().awake(&sleep.links);
+    }
+
+    /// Whether a message is there to be consumed now. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    pub fn has_message(&self) -> Result<bool> {
+        self.check()?;
+        self.stream.rx.lock().has(self.index)
+    }
+
+    pub(crate) fn announce(&self) -> Option<crate::rx::Sleep> {
+        self.stream.rx.lock().announce(self.index)
+    }
+
+    pub(crate) fn awake(&self, sleep: &crate::rx::Sleep) {
+        self.stream.rx.lock().awake(&sleep.links);
+    }
+
+    /// Ends the waits of other threads on this sink for once: they look again and go on waiting.
+    pub fn interrupt(&self) {
+        self.stream.rx.visit().interrupt();
+        self.stream.session.ring();
+    }
+
+    /// The next message, as a future for any executor.
+    pub fn receive(&self) -> Receive<'_> {
+        Receive { sink: self }
+    }
+
+    /// As [`Self::receive`], for bindings: takes the next message, or has the context's waker woken when there may be one.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::Forked`].
+    pub fn poll_raw(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
+        loop {
+            if let Some(raw) = self.try_raw()? {
+                return Poll::Ready(Ok(raw));
+            }
+            self.stream.session.ensure_bells(&self.stream);
+            let mut rx = self.stream.rx.lock();
+            if let Some(me) = rx.sinks[self.index].as_mut() {
+                me.waker = Some(cx.waker().clone());
+            }
+            if rx.arm(self.index) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Calls `f` for every message from a thread of its own, until the returned guard is dropped or the sink is closed.
+    ///
+    /// # Errors
+    /// [`Code::System`] when no thread can be started.
+    pub fn on_message(self, mut f: impl FnMut(&RawMessage) + Send + 'static) -> Result<Callback> {
+        let sink = Arc::new(self);
+        let inner = sink.clone();
+        let thread = std::thread::Builder::new()
+            .name("insane-callback".into())
+            .spawn(move || {
+                while let Ok(message) = inner.consume() {
+                    f(&message);
+                }
+            })
+            .map_err(|e| Error::new(Code::System, e.to_string()))?;
+        Ok(Callback { sink, thread: Some(thread) })
+    }
+
+    /// Closes the sink: what it has not consumed is counted as `sink_closed`. Waiters return [`Code::Closed`].
+    pub fn close(&self) {
+        if self.check().is_err() {
+            return;
+        }
+        let open = self.stream.rx.visit().sinks[self.index].as_ref().is_some_and(|s| s.open);
+        if open {
+            self.stream.rx.visit().close_sink(self.index);
+            self.stream.session.close_sink(&self.stream, self.index, self.id);
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A sink whose messages go to a callback. Dropping it closes the sink and waits for the callback to return.
+#[derive(Debug)]
+pub struct Callback {
+    sink: Arc<Sink>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Callback {
+    /// The sink.
+    #[must_use]
+    pub fn sink(&self) -> &Sink {
+        &self.sink
+    }
+}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        self.sink.close();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The future of [`Sink::receive`].
+#[derive(Debug)]
+#[must_use]
+pub struct Receive<'a> {
+    sink: &'a Sink,
+}
+
+impl<'a> Future for Receive<'a> {
+    type Output = Result<Message<'a>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let sink = self.sink;
+        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message { raw, sink }))
+    }
+}

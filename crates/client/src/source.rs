@@ -1,0 +1,460 @@
+//! Sources: the producing ends of channels, and the buffers that they lend.
+
+use crate::error::{Code, Error, Result};
+use crate::fork;
+use crate::options::{SourceOptions, Wait, WhenFull};
+use crate::rx::now_ns;
+use crate::sink::SPIN;
+use crate::stream::{Channel, StreamShared};
+use crate::tx::{Emit, Outcome, TxSource, goes_inside};
+use insane_shm::counters::CellState;
+use insane_shm::link::INLINE_BYTES;
+use insane_shm::segment::Segment;
+use insane_shm::slab::{SlotId, geometry_for};
+use insane_shm::wait::wait_any;
+use insane_wire::control::{self, to_client, to_runtime};
+use insane_wire::id::{ChannelId, Epoch, SinkId};
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// About how large a segment is made, in bytes, unless one message needs more.
+const SEGMENT_BYTES: u64 = 2 << 20;
+
+/// The producing end of a channel. Usable from any thread; dropping it closes it.
+#[derive(Debug)]
+pub struct Source {
+    stream: Arc<StreamShared>,
+    index: usize,
+    epoch: Epoch,
+    channel: ChannelId,
+    options: SourceOptions,
+    forks: u32,
+}
+
+/// The number of an emitted message, by which its outcome can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+#[derive(Debug)]
+enum Place {
+    Slot(SlotId, NonNull<u8>),
+    Inside([u8; INLINE_BYTES]),
+}
+
+/// A message's memory, not tied to its source by a lifetime: for bindings. Give it to [`Source::emit_raw`] or
+/// [`Source::discard_raw`]; a slot that is in neither is lost to the stream until the session ends.
+#[derive(Debug)]
+pub struct RawBuffer {
+    place: Place,
+    capacity: u32,
+}
+
+// SAFETY: the address is that of a slot which this buffer alone holds, in a segment that the stream keeps.
+unsafe impl Send for RawBuffer {}
+
+impl RawBuffer {
+    /// The first byte.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        match &mut self.place {
+            Place::Slot(_, base) => base.as_ptr(),
+            Place::Inside(bytes) => bytes.as_mut_ptr(),
+        }
+    }
+
+    /// How many bytes may be written; at least as many as were asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+}
+
+/// A message's memory, borrowed from a source: write into it, then emit it. Dropping it gives the memory back.
+#[derive(Debug)]
+pub struct Buffer<'a> {
+    source: &'a Source,
+    raw: Option<RawBuffer>,
+    len: usize,
+}
+
+impl Deref for Buffer<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.raw {
+            Some(RawBuffer { place: Place::Inside(bytes), .. }) => &bytes[..self.len],
+            Some(RawBuffer { place: Place::Slot(_, base), .. }) => {
+                // SAFETY: INV-SLAB-2: this buffer alone holds the slot, which has at least `len` bytes; nobody else writes it.
+                unsafe { std::slice::from_raw_parts(base.as_ptr(), self.len) }
+            }
+            None => &[],
+        }
+    }
+}
+
+impl DerefMut for Buffer<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.raw {
+            Some(RawBuffer { place: Place::Inside(bytes), .. }) => &mut bytes[..self.len],
+            Some(RawBuffer { place: Place::Slot(_, base), .. }) => {
+                // SAFETY: as in `deref`, and no sink was told of the slot yet.
+                unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), self.len) }
+            }
+            None => &mut [],
+        }
+    }
+}
+
+impl Buffer<'_> {
+    /// Shortens the message to be emitted to `len` bytes; more than it has changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl Drop for Buffer<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.source.discard_raw(raw);
+        }
+    }
+}
+
+impl Source {
+    pub(crate) fn open(stream: Arc<StreamShared>, channel: Channel<'_>, options: SourceOptions) -> Result<Self> {
+        let session = stream.session.clone();
+        session.check()?;
+        let epoch = Epoch::random();
+        let id = channel.id(&session.domain(), &stream.name)?;
+        let cell = session.cells().start(CellState::Source, epoch, SinkId(0))?;
+        let index = {
+            let mut tx = stream.tx.visit();
+            // Numbers are never used again: they stand in descriptors.
+            tx.sources.push(Some(TxSource {
+                channel: id.0,
+                sequence: 0,
+                cell,
+                routes: Vec::new(),
+                ended: VecDeque::new(),
+            }));
+            tx.sources.len() - 1
+        };
+        let this = Self { stream, index, epoch, channel: id, options, forks: fork::count() };
+        if !goes_inside(this.options.message_bytes, this.stream.reliable) {
+            this.ensure_slots(this.options.message_bytes)?;
+        }
+        session.remember(crate::session::Endpoint::Source {
+            stream: this.stream.clone(),
+            channel: channel.message(),
+            epoch,
+            index,
+        });
+        let body = to_runtime::Body::OpenSource(control::OpenSource {
+            stream: this.stream.number.load(Ordering::Acquire),
+            channel: Some(channel.message()),
+            epoch: epoch.to_bytes(),
+        });
+        // On any failure `this` is dropped, which closes what was opened.
+        match session.ask(body)? {
+            to_client::Body::SourceOpened(opened) => {
+                this.wait_for_sinks(opened.flows as usize, Duration::from_secs(1));
+                Ok(this)
+            }
+            other => Err(crate::session::unexpected(&other)),
+        }
+    }
+
+    /// The channel's id.
+    #[must_use]
+    pub fn channel(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// The source's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// How many sinks are in the source's view now: a message emitted now is meant for them.
+    #[must_use]
+    pub fn sinks(&self) -> usize {
+        let tx = self.stream.tx.visit();
+        tx.sources[self.index].as_ref().map_or(0, |s| s.routes.iter().map(|r| r.flows.len()).sum())
+    }
+
+    /// Waits until at least `count` sinks are in the source's view, at most `timeout`. Returns how many are.
+    pub fn wait_for_sinks(&self, count: usize, timeout: Duration) -> usize {
+        self.stream.session.wait_until(timeout, || self.sinks() >= count);
+        self.sinks()
+    }
+
+    #[inline]
+    fn check(&self) -> Result<()> {
+        if self.forks == fork::count() { Ok(()) } else { Err(Code::Forked.into()) }
+    }
+
+    /// Borrows memory for a message of `len` bytes. On a best-effort stream it does not wait for sinks; on a reliable one it
+    /// waits up to the source's deadline. The first buffer of a new size makes a segment, which takes time.
+    ///
+    /// # Errors
+    /// [`Code::NoBuffer`] when all are held, [`Code::MessageTooLarge`], [`Code::Forked`].
+    #[inline]
+    pub fn buffer(&self, len: usize) -> Result<Buffer<'_>> {
+        Ok(Buffer { raw: Some(self.raw_buffer(len)?), source: self, len })
+    }
+
+    /// As [`Self::buffer`], for bindings.
+    ///
+    /// # Errors
+    /// As [`Self::buffer`].
+    #[inline]
+    pub fn raw_buffer(&self, len: usize) -> Result<RawBuffer> {
+        self.check()?;
+        if goes_inside(len, self.stream.reliable) {
+            return Ok(RawBuffer { place: Place::Inside([0; INLINE_BYTES]), capacity: INLINE_BYTES as u32 });
+        }
+        if let Some(taken) = self.stream.tx.lock().take(len as u64) {
+            return Ok(RawBuffer { place: Place::Slot(taken.id, taken.base), capacity: taken.capacity });
+        }
+        self.buffer_slowly(len)
+    }
+
+    #[cold]
+    fn buffer_slowly(&self, len: usize) -> Result<RawBuffer> {
+        let start = Instant::now();
+        loop {
+            let grown = self.ensure_slots(len);
+            if let Some(taken) = self.stream.tx.lock().take(len as u64) {
+                return Ok(RawBuffer { place: Place::Slot(taken.id, taken.base), capacity: taken.capacity });
+            }
+            match grown {
+                Err(e) if !self.stream.reliable || e.code() != Code::NoBuffer => return Err(e),
+                _ if start.elapsed() >= self.options.deadline => return Err(Code::NoBuffer.into()),
+                // Slots come back over several links; which one is first cannot be known.
+                _ => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+    }
+
+    /// Makes a segment for messages of `len` bytes if none is free and the stream's share allows it.
+    fn ensure_slots(&self, len: usize) -> Result<()> {
+        let limits = self.stream.session.limits();
+        if len as u64 > limits.message_bytes {
+            let text = format!("{len} bytes, the limit is {}", limits.message_bytes);
+            return Err(Error::new(Code::MessageTooLarge, text));
+        }
+        let geometry =
+            geometry_for(len as u64, SEGMENT_BYTES).map_err(|e| Error::new(Code::MessageTooLarge, e.to_string()))?;
+        {
+            let mut tx = self.stream.tx.visit();
+            tx.reclaim_all();
+            if tx.slab.available(len as u64) > 0 {
+                return Ok(());
+            }
+            if tx.slab.bytes() + geometry.bytes() > tx.share {
+                let (has, share) = (tx.slab.bytes(), tx.share);
+                let text = format!("the stream has {has} of its {share} bytes, {} more were needed", geometry.bytes());
+                return Err(Error::new(Code::NoBuffer, text));
+            }
+        }
+        let segment = Arc::new(Segment::create(geometry, limits.huge_pages)?);
+        let number = self.stream.tx.visit().slab.add(segment)?;
+        self.stream.session.share_segment(&self.stream, number);
+        Ok(())
+    }
+
+    /// Gives memory back without emitting it.
+    #[inline]
+    pub fn discard_raw(&self, raw: RawBuffer) {
+        if let Place::Slot(id, _) = raw.place
+            && self.forks == fork::count()
+        {
+            self.stream.tx.lock().slab.unhold(id);
+        }
+    }
+
+    /// Emits a message to every sink of the channel and returns its token. The memory is no longer the caller's.
+    ///
+    /// Best effort: never blocks; a sink without room drops the message and that is counted. Reliable: waits for room up to
+    /// the deadline of the source's options, then does what they say.
+    ///
+    /// # Errors
+    /// [`Code::Closed`], [`Code::SinkFull`] (reliable with [`WhenFull::Fail`]), [`Code::Forked`].
+    #[inline]
+    pub fn emit(&self, mut buffer: Buffer<'_>) -> Result<Token> {
+        let len = buffer.len;
+        match buffer.raw.take() {
+            Some(raw) => self.emit_raw(raw, len, 0),
+            None => Err(Code::InvalidArgument.into()),
+        }
+    }
+
+    /// As [`Self::emit`]; the message is worthless `within` from now and expires, counted, if it is not consumed by then.
+    ///
+    /// # Errors
+    /// As [`Self::emit`].
+    pub fn emit_within(&self, mut buffer: Buffer<'_>, within: Duration) -> Result<Token> {
+        let len = buffer.len;
+        let deadline = now_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX));
+        match buffer.raw.take() {
+            Some(raw) => self.emit_raw(raw, len, deadline),
+            None => Err(Code::InvalidArgument.into()),
+        }
+    }
+
+    /// Copies `payload` into a buffer and emits it.
+    ///
+    /// # Errors
+    /// As [`Self::buffer`] and [`Self::emit`].
+    #[inline]
+    pub fn send(&self, payload: &[u8]) -> Result<Token> {
+        let mut buffer = self.buffer(payload.len())?;
+        buffer.copy_from_slice(payload);
+        self.emit(buffer)
+    }
+
+    /// Emits `len` bytes of a raw buffer; `deadline_ns` of CLOCK_MONOTONIC, 0 for none.
+    ///
+    /// # Errors
+    /// As [`Self::emit`], and [`Code::BufferOverrun`]. The buffer is given back in any case.
+    #[inline]
+    pub fn emit_raw(&self, raw: RawBuffer, len: usize, deadline_ns: u64) -> Result<Token> {
+        self.check()?;
+        if len > raw.capacity as usize {
+            let text = format!("{len} bytes in a buffer of {}", raw.capacity);
+            self.discard_raw(raw);
+            return Err(Error::new(Code::BufferOverrun, text));
+        }
+        insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        let slot = match &raw.place {
+            Place::Slot(id, _) => Some(*id),
+            Place::Inside(_) => None,
+        };
+        let inline: &[u8] = match &raw.place {
+            Place::Inside(bytes) => &bytes[..len],
+            Place::Slot(..) => &[],
+        };
+        let timestamp_ns = if self.options.timestamps { now_ns() } else { 0 };
+        // An empty message has no use for a slot.
+        let (slot, spare) = if len == 0 { (None, slot) } else { (slot, None) };
+        let emit =
+            Emit { slot, inline, length: len as u32, deadline_ns, timestamp_ns, priority: self.options.priority };
+        let mut tx = self.stream.tx.lock();
+        if let Some(spare) = spare {
+            tx.slab.unhold(spare);
+        }
+        if self.stream.reliable && !tx.has_room(self.index, slot) {
+            drop(tx);
+            if let Err(e) = self.await_room(slot) {
+                self.discard_raw(raw);
+                return Err(e);
+            }
+            tx = self.stream.tx.lock();
+        }
+        tx.emit(self.index, emit).map(Token)
+    }
+
+    /// Waits until a small message emitted now would be dropped by no sink, at most `timeout`: for sources on best-effort
+    /// streams that would rather wait than lose. Spins for a while, then looks every 50 microseconds: the sinks of a
+    /// best-effort stream do not wake their sources.
+    ///
+    /// # Errors
+    /// [`Code::Timeout`], [`Code::Forked`].
+    pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
+        self.check()?;
+        if self.stream.tx.lock().has_room(self.index, None) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        while !self.stream.tx.lock().has_room(self.index, None) {
+            let waited = start.elapsed();
+            if waited >= timeout {
+                return Err(Code::Timeout.into());
+            }
+            if self.options.wait == Wait::Spin || (self.options.wait == Wait::Adaptive && waited < SPIN) {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
+    #[cold]
+    fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut tx = self.stream.tx.lock();
+            let full = tx.full_links(self.index, slot);
+            let Some(first) = full.first().copied() else { return Ok(()) };
+            let waited = start.elapsed();
+            if waited >= self.options.deadline {
+                drop(tx);
+                return match self.options.when_full {
+                    WhenFull::Fail => Err(Code::SinkFull.into()),
+                    WhenFull::DropSink => {
+                        self.stream.session.give_up(&self.stream, self.index, &full);
+                        Ok(())
+                    }
+                };
+            }
+            if self.options.wait == Wait::Spin || (self.options.wait == Wait::Adaptive && waited < SPIN) {
+                drop(tx);
+                std::hint::spin_loop();
+                continue;
+            }
+            let Some(link) = tx.links[first].as_mut() else { continue };
+            let announced = link.producer.prepare_sleep();
+            link.room_sleepers += 1;
+            let word = link.producer.wait_word(announced);
+            let room = !tx.full_links(self.index, slot).contains(&first);
+            drop(tx);
+            if !room {
+                // In slices, so that the end of the link is seen too.
+                let left = self.options.deadline.saturating_sub(start.elapsed());
+                wait_any(&[word], Some(left.min(Duration::from_millis(100))));
+            }
+            let mut tx = self.stream.tx.lock();
+            if let Some(link) = tx.links[first].as_mut() {
+                link.room_sleepers = link.room_sleepers.saturating_sub(1);
+                if link.room_sleepers == 0 {
+                    link.producer.awake();
+                }
+            }
+        }
+    }
+
+    /// How many intended sinks of a message are in each state. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::UnknownToken`] for a token that is not of this source, or too old.
+    pub fn outcome(&self, token: Token) -> Result<Outcome> {
+        self.check()?;
+        self.stream.tx.lock().outcome(self.index, token.0)
+    }
+
+    /// Closes the source: sinks still get what was emitted.
+    pub fn close(&self) {
+        if self.check().is_err() {
+            return;
+        }
+        let open = self.stream.tx.visit().sources[self.index].is_some();
+        if open {
+            self.stream.session.close_source(&self.stream, self.index, self.epoch);
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,541 @@
+//! The sending half of a stream: its slots, its links to sessions with sinks, its sources. Private memory, behind the
+//! stream's biased lock.
+
+use crate::error::{Code, Error, Result};
+use crate::session::Shared;
+use insane_shm::counters::{CellWriter, Count, Counters};
+use insane_shm::link::{Broken, Descriptor, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
+use insane_shm::slab::{Slab, SlotId};
+use insane_shm::wait::WakeNeed;
+use insane_wire::id::SinkId;
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How many drops and how many ended flows a source remembers for the outcome of its tokens.
+const REMEMBERED: usize = 4096;
+
+/// The state behind the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    pub(crate) slab: Slab,
+    pub(crate) links: Vec<Option<TxLink>>,
+    pub(crate) sources: Vec<Option<TxSource>>,
+    /// What all segments of this stream together may take, in bytes.
+    pub(crate) share: u64,
+    /// What one link may hold of it.
+    pub(crate) link_cap: u64,
+}
+
+/// One link to a session with sinks.
+#[derive(Debug)]
+pub(crate) struct TxLink {
+    pub(crate) producer: Producer,
+    /// The consumer's counts, read-only.
+    pub(crate) peer: Counters,
+    pub(crate) doorbell: Option<OwnedFd>,
+    /// Bytes of slots that the link holds.
+    pub(crate) held: u64,
+    pub(crate) room_sleepers: u32,
+    pub(crate) broken: Option<Broken>,
+    /// Messages that came back with a fate and were not noted yet.
+    fates: Vec<Returned>,
+    /// Flows that were closed in good order while messages for them were still under way.
+    closing: Vec<Closing>,
+    /// The session, whose service thread hears of a broken link.
+    session: Arc<Shared>,
+}
+
+/// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
+#[derive(Debug)]
+struct Closing {
+    source: usize,
+    sink: SinkId,
+    cell: CellWriter,
+    peer_cell: u32,
+    /// The numbers of its first and last message.
+    span: (u64, u64),
+    given: u64,
+}
+
+/// One source.
+#[derive(Debug)]
+pub(crate) struct TxSource {
+    pub(crate) channel: u64,
+    pub(crate) sequence: u64,
+    pub(crate) cell: CellWriter,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) ended: VecDeque<EndedFlow>,
+}
+
+/// The flows of one source over one link.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) link: usize,
+    pub(crate) flows: Vec<TxFlow>,
+}
+
+/// The source's end of one flow.
+#[derive(Debug)]
+pub(crate) struct TxFlow {
+    pub(crate) sink: SinkId,
+    pub(crate) cell: CellWriter,
+    pub(crate) peer_cell: u32,
+    pub(crate) observer: bool,
+    /// The first message that is meant for it.
+    pub(crate) start: u64,
+    /// Messages that were put on the link.
+    pub(crate) given: u64,
+    /// Messages that were not, newest last, and how many older ones are forgotten.
+    drops: VecDeque<u64>,
+    forgotten: u64,
+    /// Messages that ended at the sink in another way than delivery.
+    fates: VecDeque<(u32, Fate)>,
+}
+
+/// A flow that has ended: what a token can still ask of it.
+#[derive(Debug)]
+pub(crate) struct EndedFlow {
+    flow: TxFlow,
+    end: u64,
+    finished: u64,
+    /// The link on which its last messages may still be under way.
+    link: Option<usize>,
+}
+
+/// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Sinks that the message was meant for.
+    pub intended: u32,
+    /// Not final yet.
+    pub pending: u32,
+    /// Handed to the application.
+    pub delivered: u32,
+    /// Dropped, at either end.
+    pub dropped: u32,
+    /// Past its deadline.
+    pub expired: u32,
+    /// The peer was lost before it was known.
+    pub unconfirmed: u32,
+}
+
+impl Outcome {
+    /// Whether every intended sink is in a final state.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.pending == 0
+    }
+}
+
+/// What is to be emitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Emit<'a> {
+    pub(crate) slot: Option<SlotId>,
+    /// The payload, if it goes inside the descriptor.
+    pub(crate) inline: &'a [u8],
+    pub(crate) length: u32,
+    pub(crate) deadline_ns: u64,
+    pub(crate) timestamp_ns: u64,
+    pub(crate) priority: u8,
+}
+
+impl TxFlow {
+    pub(crate) fn new(sink: SinkId, cell: CellWriter, peer_cell: u32, observer: bool, start: u64) -> Self {
+        let (drops, fates) = (VecDeque::new(), VecDeque::new());
+        Self { sink, cell, peer_cell, observer, start, given: 0, drops, forgotten: 0, fates }
+    }
+
+    fn dropped(&mut self, sequence: u64, why: Count) {
+        if !self.observer {
+            self.cell.add(Count::Intended, 1);
+            self.cell.add(why, 1);
+        }
+        if self.drops.len() == REMEMBERED {
+            self.drops.pop_front();
+            self.forgotten += 1;
+        }
+        self.drops.push_back(sequence);
+    }
+
+    /// The state of message `sequence`, given how many of the flow's messages are finished.
+    fn state(&self, sequence: u64, finished: u64, over: bool, outcome: &mut Outcome) {
+        if self.observer {
+            return;
+        }
+        outcome.intended += 1;
+        let before = self.drops.partition_point(|d| *d < sequence);
+        if self.drops.get(before) == Some(&sequence) {
+            outcome.dropped += 1;
+            return;
+        }
+        let ordinal = sequence - self.start + 1 - self.forgotten - before as u64;
+        if ordinal > finished {
+            *(if over { &mut outcome.unconfirmed } else { &mut outcome.pending }) += 1;
+            return;
+        }
+        match self.fates.iter().find(|(s, _)| *s == sequence as u32) {
+            Some((_, Fate::Expired)) => outcome.expired += 1,
+            Some((_, Fate::Dropped)) => outcome.dropped += 1,
+            _ => outcome.delivered += 1,
+        }
+    }
+}
+
+impl TxLink {
+    pub(crate) fn new(producer: Producer, peer: Counters, session: Arc<Shared>) -> Self {
+        Self {
+            producer,
+            peer,
+            doorbell: None,
+            held: 0,
+            room_sleepers: 0,
+            broken: None,
+            fates: Vec::new(),
+            closing: Vec::new(),
+            session,
+        }
+    }
+
+    /// How many of the `given` messages of a flow its sink has counted. A cell that is another flow's by now was this one's
+    /// until all was counted.
+    fn finished(&self, sink: SinkId, peer_cell: u32, given: u64) -> u64 {
+        match self.peer.get(peer_cell) {
+            Some(cell) if cell.sink == sink.0 => self.peer.finished(peer_cell).min(given),
+            _ => given,
+        }
+    }
+
+    /// Remembers a flow that was closed, and forgets those that are finished meanwhile.
+    fn close(&mut self, flow: Closing) {
+        self.closing.push(flow);
+        let closing = std::mem::take(&mut self.closing);
+        let open = |f: &Closing| self.finished(f.sink, f.peer_cell, f.given) < f.given;
+        self.closing = closing.into_iter().filter(open).collect();
+    }
+
+    /// Counts what the consumer, which is gone, had not counted of a flow as unconfirmed: one by one over the messages that
+    /// the ring still shows, nothing is taken from a difference. Returns how many were finished.
+    fn unconfirmed(&self, flow: &Closing) -> u64 {
+        let finished = self.finished(flow.sink, flow.peer_cell, flow.given);
+        let (first, last) = flow.span;
+        let mut ordinal = flow.given;
+        for (source, sequence) in self.producer.recent() {
+            if ordinal <= finished {
+                break;
+            }
+            if source as usize == flow.source && (first..=last).contains(&sequence) {
+                flow.cell.add(Count::Unconfirmed, 1);
+                ordinal -= 1;
+            }
+        }
+        finished
+    }
+
+    /// Takes back what the consumer returned. The link is marked broken when it lies.
+    #[inline]
+    pub(crate) fn reclaim(&mut self, slab: &mut Slab) {
+        let (held, fates) = (&mut self.held, &mut self.fates);
+        let result = self.producer.reclaim(|returned| {
+            let fate = match returned {
+                Returned::Slot { segment, slot, fate, .. } => {
+                    *held = held.saturating_sub(stride(slab, segment));
+                    slab.unhold(SlotId { segment, slot });
+                    fate
+                }
+                Returned::Credit { fate, .. } => fate,
+            };
+            if fate != Fate::AsCounted {
+                fates.push(returned);
+            }
+        });
+        if let Err(broken) = result {
+            if self.broken.replace(broken).is_none() {
+                self.session.ring();
+            }
+        }
+    }
+
+    /// Wakes the consumer if it sleeps. Never blocks.
+    #[inline]
+    pub(crate) fn wake(&mut self) {
+        if self.producer.wake() == WakeNeed::Ring {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        if let Some(bell) = &self.doorbell {
+            // A full buffer means that the consumer has bytes to read, and so is awake.
+            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(bell, b"!", flags);
+        }
+    }
+}
+
+fn stride(slab: &Slab, segment: u16) -> u64 {
+    slab.segments().get(usize::from(segment)).map_or(0, |s| s.geometry().stride)
+}
+
+impl Tx {
+    /// Whether every link of the source has room for one more message, after taking back what was returned.
+    pub(crate) fn has_room(&mut self, source: usize, slot: Option<SlotId>) -> bool {
+        let bytes = slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let count = self.routes(source).count();
+        (0..count).all(|r| {
+            let link = self.routes(source).nth(r).map_or(0, |r| r.link);
+            self.link_has_room(link, bytes)
+        })
+    }
+
+    fn routes(&self, source: usize) -> impl Iterator<Item = &Route> {
+        self.sources.get(source).and_then(Option::as_ref).into_iter().flat_map(|s| s.routes.iter())
+    }
+
+    /// The links of a source that have no room.
+    pub(crate) fn full_links(&mut self, source: usize, slot: Option<SlotId>) -> Vec<usize> {
+        let bytes = slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let links: Vec<usize> = self.routes(source).map(|r| r.link).collect();
+        links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
+    }
+
+    #[inline]
+    fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
+        let Some(link) = self.links[at].as_mut() else { return true };
+        let fits = |l: &TxLink| l.producer.credit() > 0 && (l.held == 0 || l.held + bytes <= self.link_cap);
+        if fits(link) {
+            return true;
+        }
+        link.reclaim(&mut self.slab);
+        fits(link)
+    }
+
+    /// Takes a slot, taking back returned ones when they run short. `None`: all are held.
+    #[inline]
+    pub(crate) fn take(&mut self, len: u64) -> Option<insane_shm::slab::Taken> {
+        if self.slab.available(len) == 0 {
+            self.reclaim_all();
+        }
+        self.slab.take(len)
+    }
+
+    /// Takes back what any link returned.
+    pub(crate) fn reclaim_all(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.reclaim(&mut self.slab);
+            }
+        self.note_fates();
+    }
+
+    fn note_fates(&mut self) {
+        for at in 0..self.links.len() {
+            let Some(link) = self.links[at].as_mut() else { continue };
+            for returned in std::mem::take(&mut link.fates) {
+                self.note_fate(returned, at);
+            }
+        }
+    }
+
+    #[cold]
+    fn note_fate(&mut self, returned: Returned, at: usize) {
+        let Some(link) = self.links[at].as_ref() else { return };
+        let (source, sequence, fate) = match returned {
+            Returned::Slot { segment, slot, fate, sequence } => {
+                (link.producer.source_of(segment, slot, sequence), sequence, fate)
+            }
+            Returned::Credit { fate, sequence, source, .. } => (Some(source), sequence, fate),
+        };
+        let source = source.and_then(|s| self.sources.get_mut(s as usize)).and_then(Option::as_mut);
+        let route = source.and_then(|s| s.routes.iter_mut().find(|r| r.link == at));
+        for flow in route.into_iter().flat_map(|r| r.flows.iter_mut()) {
+            if flow.fates.len() == REMEMBERED {
+                flow.fates.pop_front();
+            }
+            flow.fates.push_back((sequence, fate));
+        }
+    }
+
+    /// Emits one message to every sink in the source's view; links without room drop it and count that. Returns its number.
+    #[inline]
+    pub(crate) fn emit(&mut self, index: usize, emit: Emit<'_>) -> Result<u64> {
+        let Some(source) = self.sources.get_mut(index).and_then(Option::as_mut) else {
+            return Err(Code::Closed.into());
+        };
+        source.sequence += 1;
+        let sequence = source.sequence;
+        source.cell.add(Count::Emitted, 1);
+        source.cell.add(Count::Bytes, u64::from(emit.length));
+        let slot = emit.slot.unwrap_or(SlotId { segment: 0, slot: 0 });
+        let descriptor = Descriptor {
+            channel: source.channel,
+            sequence,
+            deadline_ns: emit.deadline_ns,
+            timestamp_ns: emit.timestamp_ns,
+            slot: slot.slot,
+            offset: 0,
+            length: emit.length,
+            source: index as u32,
+            segment: slot.segment,
+            flags: if emit.timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 },
+            priority: emit.priority,
+        };
+        // Taken out for the moment: the links and the slab are changed while the routes are walked.
+        let mut routes = std::mem::take(&mut source.routes);
+        if routes.is_empty() {
+            source.cell.add(Count::NoSink, 1);
+        }
+        for route in &mut routes {
+            self.give(route, &descriptor, &emit);
+        }
+        if let Some(slot) = emit.slot {
+            self.slab.unhold(slot);
+        }
+        if let Some(source) = self.sources[index].as_mut() {
+            source.routes = routes;
+        }
+        Ok(sequence)
+    }
+
+    #[inline]
+    fn give(&mut self, route: &mut Route, descriptor: &Descriptor, emit: &Emit<'_>) {
+        let bytes = emit.slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let room = self.link_has_room(route.link, bytes);
+        let Some(link) = self.links[route.link].as_mut() else { return };
+        let mapped = emit.slot.is_none_or(|s| usize::from(s.segment) < link.producer.segments());
+        if !room || !mapped || link.broken.is_some() {
+            let why = if room { Count::Dropped } else { Count::SinkFull };
+            for flow in &mut route.flows {
+                flow.dropped(descriptor.sequence, why);
+            }
+            return;
+        }
+        // Counted before it is published: a sink never sees a message that was meant for nobody.
+        for flow in &mut route.flows {
+            flow.given += 1;
+            if !flow.observer {
+                flow.cell.add(Count::Intended, 1);
+            }
+        }
+        if let Some(slot) = emit.slot {
+            self.slab.hold(slot);
+            link.held += bytes;
+        }
+        link.producer.push(descriptor, emit.inline);
+        link.wake();
+    }
+
+    /// The outcome of message `sequence` of a source.
+    pub(crate) fn outcome(&mut self, index: usize, sequence: u64) -> Result<Outcome> {
+        self.reclaim_all();
+        let source = self.sources.get(index).and_then(Option::as_ref).ok_or(Code::Closed)?;
+        if sequence == 0 || sequence > source.sequence {
+            return Err(Error::new(Code::UnknownToken, format!("this source has emitted {}", source.sequence)));
+        }
+        let mut outcome = Outcome::default();
+        for route in &source.routes {
+            let Some(link) = self.links[route.link].as_ref() else { continue };
+            for flow in route.flows.iter().filter(|f| f.start <= sequence) {
+                if flow.forgotten > 0 && flow.drops.front().is_some_and(|d| sequence < *d) {
+                    return Err(Code::UnknownToken.into());
+                }
+                let finished = link.peer.finished(flow.peer_cell).min(flow.given);
+                flow.state(sequence, finished, false, &mut outcome);
+            }
+        }
+        for ended in source.ended.iter().filter(|e| e.flow.start <= sequence && sequence <= e.end) {
+            let flow = &ended.flow;
+            match ended.link.and_then(|at| self.links[at].as_ref()) {
+                Some(link) => {
+                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given);
+                    flow.state(sequence, finished, false, &mut outcome);
+                }
+                None => flow.state(sequence, ended.finished, true, &mut outcome),
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Ends one flow: nothing emitted from now on is for it. What is still on its way stays pending until the sink has
+    /// counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
+    pub(crate) fn end_flow(&mut self, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
+        let source = self.sources.get_mut(index)?.as_mut()?;
+        let (r, f) = source
+            .routes
+            .iter()
+            .enumerate()
+            .find_map(|(r, route)| route.flows.iter().position(|f| f.sink == sink).map(|f| (r, f)))?;
+        let flow = source.routes[r].flows.remove(f);
+        let at = source.routes[r].link;
+        let link = self.links[at].as_mut();
+        let closing = Closing {
+            source: index,
+            sink,
+            cell: flow.cell.clone(),
+            peer_cell: flow.peer_cell,
+            span: (flow.start, source.sequence),
+            given: flow.given,
+        };
+        let mut finished = flow.given;
+        match link {
+            Some(link) if lost && !flow.observer => finished = link.unconfirmed(&closing),
+            Some(link) if !flow.observer => link.close(closing),
+            _ => {}
+        }
+        if source.routes[r].flows.is_empty() {
+            source.routes.remove(r);
+        }
+        let cell = flow.cell.clone();
+        if source.ended.len() == 64 {
+            source.ended.pop_front();
+        }
+        let link = (!lost).then_some(at);
+        source.ended.push_back(EndedFlow { flow, end: source.sequence, finished, link });
+        Some(cell)
+    }
+
+    /// Ends a link whose consumer is gone: its flows, and its holds on slots.
+    pub(crate) fn dissolve(&mut self, at: usize) -> Vec<CellWriter> {
+        let mut cells = Vec::new();
+        for index in 0..self.sources.len() {
+            let sinks: Vec<SinkId> =
+                self.routes(index).filter(|r| r.link == at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect();
+            cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(index, sink, true)));
+        }
+        if let Some(mut link) = self.links[at].take() {
+            for flow in std::mem::take(&mut link.closing) {
+                let finished = link.unconfirmed(&flow);
+                let source = self.sources[flow.source].as_mut();
+                for ended in source.into_iter().flat_map(|s| s.ended.iter_mut()) {
+                    if ended.link == Some(at) && ended.flow.sink == flow.sink {
+                        ended.finished = finished;
+                    }
+                }
+            }
+            for ended in self.sources.iter_mut().flatten().flat_map(|s| s.ended.iter_mut()) {
+                if ended.link == Some(at) {
+                    ended.link = None;
+                }
+            }
+            let slab = &mut self.slab;
+            link.producer.dissolve(|segment, slot| {
+                slab.unhold(SlotId { segment, slot });
+            });
+        }
+        self.share_out();
+        cells
+    }
+
+    /// Sets what one link may hold: with all of them full, one part is left for the application.
+    pub(crate) fn share_out(&mut self) {
+        let links = self.links.iter().flatten().count() as u64;
+        self.link_cap = self.share / (links + 1);
+    }
+}
+
+/// Whether a payload goes inside its descriptor.
+#[inline]
+pub(crate) fn goes_inside(len: usize, reliable: bool) -> bool {
+    // A reliable message keeps a slot (architecture §3 rule 9), but an empty one has nothing to keep.
+    len <= INLINE_BYTES && (!reliable || len == 0)
+}

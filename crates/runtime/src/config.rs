@@ -1,0 +1,335 @@
+//! The configuration. Every key is documented in the shipped default file, `insaned.toml`; unknown keys are refused.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The shipped file: every key, documented, at its default.
+pub const DEFAULT_FILE: &str = include_str!("../insaned.toml");
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// `[runtime]`
+    pub runtime: Runtime,
+    /// `[quota]`
+    pub quota: Quota,
+    /// `[memory]`
+    pub memory: Memory,
+    /// `[wait]`
+    pub wait: Wait,
+    /// `[domains.<name>]`
+    pub domains: BTreeMap<String, Domain>,
+}
+
+/// `[runtime]`: the process itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// Path of the socket; empty for the user's runtime directory, or the system's path for root.
+    pub socket: PathBuf,
+    /// Mode of the socket file, in octal.
+    pub socket_mode: String,
+    /// Name of this host in reports; empty for the host name.
+    pub host: String,
+    /// Log level: `error`, `warn`, `info`, `debug`, `trace`.
+    pub log_level: String,
+    /// Log format: `text` or `json`.
+    pub log_format: String,
+    /// How long a new connection may take to say hello, in milliseconds.
+    pub hello_timeout_ms: u64,
+}
+
+/// `[quota]`: what sessions and users may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    /// Sessions in all.
+    pub sessions: u32,
+    /// Sessions of one user.
+    pub sessions_per_user: u32,
+    /// Streams of one session.
+    pub streams_per_session: u32,
+    /// Sources and sinks of one session.
+    pub endpoints_per_session: u32,
+    /// Segments of one session, in MiB.
+    pub memory_mib_per_session: u64,
+    /// The largest message, in MiB.
+    pub message_mib: u64,
+    /// Entries of a link's rings: a power of two. Also the most messages that one link holds.
+    pub link_entries: u32,
+    /// Control messages that wait for a session to read them; a session with more is closed.
+    pub unread_messages: u32,
+}
+
+/// `[memory]`: where segments lie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// Whether segments lie on 2 MB huge pages, which the operator reserves.
+    pub huge_pages: bool,
+}
+
+/// `[wait]`: waiting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wait {
+    /// Whether clients may hold `/dev/cpu_dma_latency`, which is machine-wide.
+    pub cpu_latency_knob: bool,
+}
+
+/// `[domains.<name>]`: a tenant, and who may join it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Domain {
+    /// Users by name or number.
+    pub users: Vec<String>,
+    /// Groups by name or number.
+    pub groups: Vec<String>,
+    /// Whether every user of the host may join.
+    pub all_users: bool,
+    /// Whose payloads sinks may read as plain slices: `none`, `same-user` or `all`.
+    pub trust: Trust,
+}
+
+/// Whose payloads sinks may read as plain slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// Nobody's: payloads are copied out, each byte read once.
+    None,
+    /// Those of peers of the same user, who could trace this process anyway.
+    #[default]
+    SameUser,
+    /// Everybody's in the domain.
+    All,
+}
+
+/// The domain that a session joins when it names none.
+pub const DEFAULT_DOMAIN: &str = "default";
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::new(),
+            socket_mode: "0660".into(),
+            host: String::new(),
+            log_level: "info".into(),
+            log_format: "text".into(),
+            hello_timeout_ms: 2000,
+        }
+    }
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            sessions: 256,
+            sessions_per_user: 128,
+            streams_per_session: 64,
+            endpoints_per_session: 4096,
+            memory_mib_per_session: 512,
+            message_mib: 128,
+            link_entries: 1024,
+            unread_messages: 16_384,
+        }
+    }
+}
+
+/// Something is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is no TOML of ours: an unknown key, a value of the wrong kind.
+    #[error("{text}{}", suggestion.as_ref().map(|s| format!("\n  did you mean `{s}`?")).unwrap_or_default())]
+    Parse {
+        /// What is wrong and where.
+        text: String,
+        /// A key that is spelt alike.
+        suggestion: Option<String>,
+    },
+    /// A value is out of range.
+    #[error("{key} = {value}: it takes {takes}")]
+    Value {
+        /// The key's path.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it takes.
+        takes: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads a configuration and checks it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the key and what it takes.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|e| {
+            let text = e.to_string().trim_end().to_owned();
+            let suggestion = unknown_key(&text).and_then(|key| nearest(key, &known_keys()));
+            ConfigError::Parse { text, suggestion }
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] with the first that is out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
+            Err(ConfigError::Value { key: key.into(), value: value.to_string(), takes })
+        };
+        let (r, q) = (&self.runtime, &self.quota);
+        if r.mode().is_none() {
+            return refuse("runtime.socket_mode", &format!("\"{}\"", r.socket_mode), "an octal mode such as \"0660\"");
+        }
+        if !["error", "warn", "info", "debug", "trace"].contains(&r.log_level.as_str()) {
+            return refuse("runtime.log_level", &r.log_level, "error, warn, info, debug or trace");
+        }
+        if !["text", "json"].contains(&r.log_format.as_str()) {
+            return refuse("runtime.log_format", &r.log_format, "text or json");
+        }
+        if r.socket.as_os_str().len() > 107 {
+            return refuse("runtime.socket", &r.socket.display(), "a path of at most 107 bytes");
+        }
+        if !(10..=600_000).contains(&r.hello_timeout_ms) {
+            return refuse("runtime.hello_timeout_ms", &r.hello_timeout_ms, "10 to 600000 milliseconds");
+        }
+        for (key, value) in [
+            ("quota.sessions", q.sessions),
+            ("quota.sessions_per_user", q.sessions_per_user),
+            ("quota.streams_per_session", q.streams_per_session),
+            ("quota.endpoints_per_session", q.endpoints_per_session),
+            ("quota.unread_messages", q.unread_messages),
+        ] {
+            if !(1..=1_000_000).contains(&value) {
+                return refuse(key, &value, "1 to 1000000");
+            }
+        }
+        if !q.link_entries.is_power_of_two() || !(4..=65_536).contains(&q.link_entries) {
+            return refuse("quota.link_entries", &q.link_entries, "a power of two from 4 to 65536");
+        }
+        if !(1..=1 << 20).contains(&q.memory_mib_per_session) {
+            return refuse("quota.memory_mib_per_session", &q.memory_mib_per_session, "1 to 1048576 MiB");
+        }
+        if !(1..=128).contains(&q.message_mib) {
+            return refuse("quota.message_mib", &q.message_mib, "1 to 128 MiB");
+        }
+        for name in self.domains.keys() {
+            if !insane_wire::id::valid_name(name) {
+                return refuse("domains", name, "names of 1 to 255 bytes without control characters");
+            }
+        }
+        Ok(())
+    }
+
+    /// The domains, with the default one if none is named: open to the runtime's own user.
+    #[must_use]
+    pub fn domains(&self) -> BTreeMap<String, Domain> {
+        let mut domains = self.domains.clone();
+        if domains.is_empty() {
+            domains.insert(DEFAULT_DOMAIN.into(), Domain::default());
+        }
+        domains
+    }
+
+    /// The configuration as TOML, every key with its value.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl Quota {
+    /// The connections of one user, with and without a session: twice its sessions, but never all that there may be.
+    #[must_use]
+    pub fn connections_per_user(&self) -> usize {
+        let all = 2 * self.sessions as usize;
+        (2 * self.sessions_per_user as usize).min(all - (all / 4).max(1))
+    }
+}
+
+impl Runtime {
+    /// The socket's mode.
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        u32::from_str_radix(self.socket_mode.trim_start_matches("0o"), 8).ok().filter(|m| *m <= 0o777)
+    }
+}
+
+fn unknown_key(text: &str) -> Option<&str> {
+    text.split("unknown field `").nth(1)?.split('`').next()
+}
+
+/// Every key of the default file and of a domain's table.
+#[must_use]
+pub fn known_keys() -> Vec<String> {
+    let mut keys = vec!["domains".to_owned()];
+    let domain = toml::Table::try_from(Domain::default()).unwrap_or_default();
+    let all = toml::Table::try_from(Config::default()).unwrap_or_default();
+    for (section, value) in &all {
+        keys.push(section.clone());
+        keys.extend(value.as_table().into_iter().flat_map(|t| t.keys().cloned()));
+    }
+    keys.extend(domain.keys().cloned());
+    keys
+}
+
+/// The name among `known` that is spelt most alike, if any is close.
+#[must_use]
+pub fn nearest(name: &str, known: &[String]) -> Option<String> {
+    let best = known.iter().min_by_key(|k| distance(name, k))?;
+    (distance(name, best) <= name.len() / 3 + 1).then(|| best.clone())
+}
+
+/// Levenshtein's distance between two names.
+#[must_use]
+pub fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_file_is_the_default_and_names_every_key() {
+        let shipped = Config::parse(DEFAULT_FILE).unwrap();
+        assert_eq!(shipped.domains.get(DEFAULT_DOMAIN), Some(&Domain::default()));
+        assert_eq!(Config { domains: BTreeMap::new(), ..shipped }, Config::default());
+        for key in known_keys() {
+            assert!(DEFAULT_FILE.contains(&key), "{key} is not in the shipped file");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_get_a_suggestion_and_values_a_range() {
+        let error = Config::parse("[quota]\nlink_entires = 64\n").unwrap_err().to_string();
+        assert!(error.contains("link_entires") && error.contains("did you mean `link_entries`"), "{error}");
+        assert!(error.contains("line 2"), "{error}");
+        for (bad, key) in [
+            ("[quota]\nlink_entries = 1000", "quota.link_entries"),
+            ("[quota]\nsessions = 0", "quota.sessions"),
+            ("[runtime]\nlog_level = \"loud\"", "runtime.log_level"),
+            ("[runtime]\nsocket_mode = \"9\"", "runtime.socket_mode"),
+            ("[quota]\nmessage_mib = 129", "quota.message_mib"),
+        ] {
+            assert!(Config::parse(bad).unwrap_err().to_string().contains(key), "{bad}");
+        }
+        assert_eq!(Config::parse(&Config::default().to_toml()).unwrap(), Config::default());
+    }
+}

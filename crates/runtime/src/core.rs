@@ -1,0 +1,555 @@
+//! The session server's state machine: messages in, actions out; no input, output or clock of its own.
+//!
+//! What it knows it learns from its clients, and after a restart again from them (architecture §3 rule 6): sessions, sources
+//! and sinks bring their own identities, live pairs are matched by the token that both ends present.
+
+use crate::config::{Config, Trust};
+use crate::policy;
+use insane_wire::PROTOCOL;
+use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::error::Code;
+use insane_wire::id::{Epoch, PairToken, SessionId, SinkId, channel_id, valid_name};
+use insane_wire::qos::{EffectiveQos, Qos};
+use std::collections::{BTreeMap, HashMap};
+
+/// A connection, as the shell numbers it. Never used again after it closed.
+pub type Conn = u64;
+
+/// Who is at the other end of a connection, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process id.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Send a message.
+    Send(Conn, ToClient),
+    /// Make a socket pair and send one end with each of the two messages.
+    Pair(Conn, ToClient, Conn, ToClient),
+    /// Close a connection once what was sent to it before is on its way.
+    Close(Conn),
+}
+
+/// A session as reports show it.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Its identity.
+    pub id: SessionId,
+    /// The application's name.
+    pub app: String,
+    /// The library's name and version.
+    pub library: String,
+    /// The domain it joined.
+    pub domain: String,
+    /// Who it is.
+    pub credentials: Credentials,
+    streams: BTreeMap<u32, String>,
+    next_stream: u32,
+    sources: BTreeMap<Epoch, (String, u64)>,
+    sinks: BTreeMap<SinkId, (String, u64)>,
+    claims: HashMap<SessionId, PairToken>,
+}
+
+impl Session {
+    /// How many sources and sinks it has.
+    #[must_use]
+    pub fn endpoints(&self) -> usize {
+        self.sources.len() + self.sinks.len()
+    }
+
+    /// How many streams it has open.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+}
+
+/// A channel as reports show it.
+#[derive(Debug, Clone, Default)]
+pub struct Channel {
+    /// Its name, if it was opened by one.
+    pub name: Option<String>,
+    /// Its sources and the connections of their sessions.
+    pub sources: BTreeMap<Epoch, Conn>,
+    /// Its sinks, the connections of their sessions, and whether each is an observer.
+    pub sinks: BTreeMap<SinkId, (Conn, bool)>,
+}
+
+/// A stream as reports show it.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// What it asks for.
+    pub qos: Qos,
+    /// This host's ceiling.
+    pub ceiling: EffectiveQos,
+    /// How many sessions have it open.
+    pub sessions: usize,
+    /// Its channels by id.
+    pub channels: BTreeMap<u64, Channel>,
+}
+
+/// What was refused or went wrong, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Tally {
+    /// Sessions that were taken in.
+    pub sessions_opened: u64,
+    /// Sessions that ended without a goodbye.
+    pub sessions_lost: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Connections that broke the protocol.
+    pub protocol_errors: u64,
+    /// Flows that were matched.
+    pub flows_matched: u64,
+    /// Pairs that were made.
+    pub pairs_made: u64,
+    /// Pairs that both ends brought back after a restart.
+    pub pairs_resumed: u64,
+}
+
+type Refusal = (Code, String);
+
+/// The state.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    host: String,
+    /// Sessions by connection.
+    pub sessions: BTreeMap<Conn, Session>,
+    /// Streams by domain and name.
+    pub streams: BTreeMap<(String, String), Stream>,
+    /// What was counted.
+    pub tally: Tally,
+    pairs: HashMap<(SessionId, SessionId), PairToken>,
+    actions: Vec<Action>,
+}
+
+fn refusal<T>(code: Code, text: impl Into<String>) -> Result<T, Refusal> {
+    Err((code, text.into()))
+}
+
+fn ordered(a: SessionId, b: SessionId) -> (SessionId, SessionId) {
+    if a <= b { (a, b) } else { (b, a) }
+}
+
+impl Core {
+    /// An empty runtime.
+    #[must_use]
+    pub fn new(config: Config, host: String) -> Self {
+        Self {
+            config,
+            host,
+            sessions: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            tally: Tally::default(),
+            pairs: HashMap::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes one request of a connection. `may_join` says whether the user may join a domain. Queries are the shell's.
+    pub fn request(
+        &mut self,
+        conn: Conn,
+        credentials: Credentials,
+        message: ToRuntime,
+        may_join: impl Fn(&str) -> bool,
+    ) -> Vec<Action> {
+        let request = message.request;
+        let known = self.sessions.contains_key(&conn);
+        let answer = match (message.body, known) {
+            (Some(to_runtime::Body::Hello(hello)), false) => self.hello(conn, credentials, hello, may_join),
+            (Some(to_runtime::Body::Hello(_)), true) | (None, _) | (Some(_), false) => {
+                self.tally.protocol_errors += 1;
+                refusal(Code::Protocol, "not in this order: the first message is one hello, and requests have a body")
+            }
+            (Some(body), true) => self.body(conn, body),
+        };
+        let failed = answer.is_err();
+        let body = answer.unwrap_or_else(|(code, text)| {
+            self.tally.refused += 1;
+            to_client::Body::Refused(control::Refused { code: code.number(), text })
+        });
+        let goodbye = matches!(body, to_client::Body::Done(_)) && !self.sessions.contains_key(&conn);
+        self.send(conn, request, body);
+        if goodbye || (failed && !self.sessions.contains_key(&conn)) {
+            self.actions.push(Action::Close(conn));
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn send(&mut self, conn: Conn, request: u64, body: to_client::Body) {
+        self.actions.push(Action::Send(conn, ToClient { request, body: Some(body) }));
+    }
+
+    fn body(&mut self, conn: Conn, body: to_runtime::Body) -> Result<to_client::Body, Refusal> {
+        let done = to_client::Body::Done(control::Done {});
+        match body {
+            to_runtime::Body::OpenStream(open) => self.open_stream(conn, &open),
+            to_runtime::Body::OpenSource(open) => self.open_source(conn, &open),
+            to_runtime::Body::OpenSink(open) => self.open_sink(conn, &open),
+            to_runtime::Body::CloseStream(close) => self.close_stream(conn, close.stream).map(|()| done),
+            to_runtime::Body::CloseSource(close) => {
+                let epoch = Epoch::from_bytes(&close.epoch).ok_or((Code::InvalidArgument, "no epoch".to_owned()))?;
+                self.close_source(conn, epoch);
+                Ok(done)
+            }
+            to_runtime::Body::CloseSink(close) => {
+                let sink = SinkId::from_bytes(&close.sink).ok_or((Code::InvalidArgument, "no sink".to_owned()))?;
+                self.close_sink(conn, sink);
+                Ok(done)
+            }
+            to_runtime::Body::Goodbye(_) => {
+                self.forget(conn);
+                Ok(done)
+            }
+            to_runtime::Body::Query(query) => {
+                refusal(Code::InvalidArgument, format!("no report `{}`: there are status and doctor", query.what))
+            }
+            to_runtime::Body::Hello(_) => refusal(Code::Protocol, "a second hello"),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        conn: Conn,
+        credentials: Credentials,
+        hello: control::Hello,
+        may_join: impl Fn(&str) -> bool,
+    ) -> Result<to_client::Body, Refusal> {
+        let quota = self.config.quota.clone();
+        if hello.protocol_min > PROTOCOL || hello.protocol_max < PROTOCOL {
+            let text =
+                format!("the client speaks {} to {}, this runtime {PROTOCOL}", hello.protocol_min, hello.protocol_max);
+            return refusal(Code::VersionMismatch, text);
+        }
+        let domain = if hello.domain.is_empty() { crate::config::DEFAULT_DOMAIN } else { hello.domain.as_str() };
+        if !valid_name(&hello.app) || hello.library.len() > 255 {
+            return refusal(Code::InvalidName, "the application's name");
+        }
+        // One text for both, so that nobody learns which domains there are.
+        if !self.config.domains().contains_key(domain) || !may_join(domain) {
+            return refusal(Code::NotPermitted, format!("user {} and domain `{domain}`", credentials.uid));
+        }
+        let Some(id) = SessionId::from_bytes(&hello.session) else {
+            return refusal(Code::InvalidArgument, "a session without identity");
+        };
+        if self.sessions.values().any(|s| s.id == id) {
+            return refusal(Code::IdentityTaken, format!("session {id:?}"));
+        }
+        let of_user = self.sessions.values().filter(|s| s.credentials.uid == credentials.uid).count();
+        if self.sessions.len() >= quota.sessions as usize || of_user >= quota.sessions_per_user as usize {
+            let text =
+                format!("quota.sessions = {}, quota.sessions_per_user = {}", quota.sessions, quota.sessions_per_user);
+            return refusal(Code::QuotaExceeded, text);
+        }
+        let claims = hello
+            .pairs
+            .iter()
+            .filter_map(|p| Some((SessionId::from_bytes(&p.peer)?, PairToken::from_bytes(&p.token)?)));
+        let session = Session {
+            id,
+            app: hello.app.clone(),
+            library: hello.library.clone(),
+            domain: domain.to_owned(),
+            credentials,
+            streams: BTreeMap::new(),
+            next_stream: 1,
+            sources: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            claims: claims.take(quota.sessions as usize).collect(),
+        };
+        let domain = session.domain.clone();
+        self.sessions.insert(conn, session);
+        self.tally.sessions_opened += 1;
+        Ok(to_client::Body::Welcome(control::Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            domain,
+            host: self.host.clone(),
+            limits: Some(control::Limits {
+                memory_bytes: quota.memory_mib_per_session << 20,
+                streams: quota.streams_per_session,
+                endpoints: quota.endpoints_per_session,
+                link_entries: quota.link_entries,
+                message_bytes: quota.message_mib << 20,
+                huge_pages: self.config.memory.huge_pages,
+                cpu_latency_knob: self.config.wait.cpu_latency_knob,
+            }),
+        }))
+    }
+
+    fn open_stream(&mut self, conn: Conn, open: &control::OpenStream) -> Result<to_client::Body, Refusal> {
+        let limit = self.config.quota.streams_per_session as usize;
+        let qos = open.qos.unwrap_or_default();
+        let session = self.sessions.get_mut(&conn).ok_or((Code::Closed, String::new()))?;
+        if !qos.is_known() {
+            return refusal(Code::InvalidArgument, "a QoS value that this runtime does not know");
+        }
+        let name = if open.name.is_empty() { qos.unnamed_stream() } else { open.name.clone() };
+        if !valid_name(&name) {
+            return refusal(Code::InvalidName, format!("stream `{}`", name.escape_debug()));
+        }
+        if name.starts_with("qos:") && name != qos.unnamed_stream() {
+            return refusal(Code::InvalidName, format!("`{name}`: names with `qos:` are those of unnamed streams"));
+        }
+        let ceiling = policy::local(qos);
+        if open.strict && !ceiling.reasons.is_empty() {
+            return refusal(Code::QosUnavailable, ceiling.reasons.join("; "));
+        }
+        let key = (session.domain.clone(), name.clone());
+        if let Some(stream) = self.streams.get(&key).filter(|s| s.qos != qos) {
+            let text = format!("`{name}` is open with `{}`, asked for `{}`", stream.qos.canonical(), qos.canonical());
+            return refusal(Code::QosConflict, text);
+        }
+        let number = if let Some((number, _)) = session.streams.iter().find(|(_, n)| **n == name) {
+            *number
+        } else {
+            if session.streams.len() >= limit {
+                return refusal(Code::QuotaExceeded, format!("quota.streams_per_session = {limit}"));
+            }
+            let number = session.next_stream;
+            session.next_stream += 1;
+            session.streams.insert(number, name.clone());
+            let fresh = || Stream { qos, ceiling: ceiling.clone(), sessions: 0, channels: BTreeMap::new() };
+            self.streams.entry(key).or_insert_with(fresh).sessions += 1;
+            number
+        };
+        Ok(to_client::Body::StreamOpened(control::StreamOpened { stream: number, name, ceiling: Some(ceiling) }))
+    }
+
+    /// The key and id of a channel, whose name is noted; refuses two names with one id.
+    fn channel(
+        &mut self,
+        conn: Conn,
+        stream: u32,
+        channel: Option<&control::Channel>,
+    ) -> Result<((String, String), u64), Refusal> {
+        let limit = self.config.quota.endpoints_per_session as usize;
+        let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
+        let name = session.streams.get(&stream).ok_or((Code::NotFound, format!("stream number {stream}")))?;
+        if session.endpoints() >= limit {
+            return refusal(Code::QuotaExceeded, format!("quota.endpoints_per_session = {limit}"));
+        }
+        let key = (session.domain.clone(), name.clone());
+        let (id, wanted) = match channel {
+            Some(control::Channel { name: Some(n), id: None }) if valid_name(n) => {
+                (channel_id(&key.0, &key.1, n).0, Some(n.clone()))
+            }
+            Some(control::Channel { name: Some(n), id: None }) => {
+                return refusal(Code::InvalidName, format!("channel `{}`", n.escape_debug()));
+            }
+            Some(control::Channel { name: None, id: Some(id) }) => (*id, None),
+            _ => return refusal(Code::InvalidArgument, "a channel has a name or an id, and not both"),
+        };
+        let known = self.streams.get(&key).and_then(|s| s.channels.get(&id));
+        if let Some(known) = known.filter(|c| c.name != wanted) {
+            let text = format!("id {id:016x} belongs to {:?}, asked for {wanted:?}", known.name);
+            return refusal(Code::ChannelIdTaken, text);
+        }
+        let stream = self.streams.get_mut(&key).ok_or((Code::NotFound, String::new()))?;
+        stream.channels.entry(id).or_insert_with(|| Channel { name: wanted, ..Channel::default() });
+        Ok((key, id))
+    }
+
+    fn open_source(&mut self, conn: Conn, open: &control::OpenSource) -> Result<to_client::Body, Refusal> {
+        let epoch = Epoch::from_bytes(&open.epoch).ok_or((Code::InvalidArgument, "no epoch".to_owned()))?;
+        if self.sessions.values().any(|s| s.sources.contains_key(&epoch)) {
+            return refusal(Code::IdentityTaken, format!("{epoch:?}"));
+        }
+        let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.sources.insert(epoch, (key.1.clone(), id));
+        }
+        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else {
+            return refusal(Code::NotFound, "the stream");
+        };
+        channel.sources.insert(epoch, conn);
+        let sinks: Vec<_> = channel.sinks.iter().map(|(s, (c, o))| (*s, *c, *o)).collect();
+        for (sink, other, observer) in &sinks {
+            self.match_flow(&key.1, id, (epoch, conn), (*sink, *other), *observer);
+        }
+        let flows = u32::try_from(sinks.len()).unwrap_or(u32::MAX);
+        Ok(to_client::Body::SourceOpened(control::SourceOpened { channel: id, flows }))
+    }
+
+    fn open_sink(&mut self, conn: Conn, open: &control::OpenSink) -> Result<to_client::Body, Refusal> {
+        let sink = SinkId::from_bytes(&open.sink).ok_or((Code::InvalidArgument, "no sink".to_owned()))?;
+        if self.sessions.values().any(|s| s.sinks.contains_key(&sink)) {
+            return refusal(Code::IdentityTaken, format!("{sink:?}"));
+        }
+        let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.sinks.insert(sink, (key.1.clone(), id));
+        }
+        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else {
+            return refusal(Code::NotFound, "the stream");
+        };
+        channel.sinks.insert(sink, (conn, open.observer));
+        let sources: Vec<_> = channel.sources.iter().map(|(e, c)| (*e, *c)).collect();
+        for source in &sources {
+            self.match_flow(&key.1, id, *source, (sink, conn), open.observer);
+        }
+        let flows = u32::try_from(sources.len()).unwrap_or(u32::MAX);
+        Ok(to_client::Body::SinkOpened(control::SinkOpened { channel: id, flows }))
+    }
+
+    fn match_flow(&mut self, stream: &str, channel: u64, source: (Epoch, Conn), sink: (SinkId, Conn), observer: bool) {
+        self.ensure_pair(source.1, sink.1);
+        self.tally.flows_matched += 1;
+        for (to, peer, producer) in [(source.1, sink.1, true), (sink.1, source.1, false)] {
+            let (Some(me), Some(peer)) = (self.sessions.get(&to), self.sessions.get(&peer)) else { continue };
+            let number = me.streams.iter().find(|(_, n)| *n == stream).map_or(0, |(n, _)| *n);
+            let flow = control::Flow {
+                stream: number,
+                channel,
+                epoch: source.0.to_bytes(),
+                sink: sink.0.to_bytes(),
+                peer: peer.id.to_bytes(),
+                producer,
+                observer,
+            };
+            self.send(to, 0, to_client::Body::FlowAdded(flow));
+        }
+    }
+
+    /// Sees to it that two sessions share a socket pair: one that both still have, or a new one.
+    fn ensure_pair(&mut self, a: Conn, b: Conn) {
+        let (Some(one), Some(two)) = (self.sessions.get(&a), self.sessions.get(&b)) else { return };
+        let key = ordered(one.id, two.id);
+        if self.pairs.contains_key(&key) {
+            return;
+        }
+        if let Some(token) = one.claims.get(&two.id).filter(|t| two.claims.get(&one.id) == Some(t)) {
+            self.pairs.insert(key, *token);
+            self.tally.pairs_resumed += 1;
+            return;
+        }
+        let token = PairToken::random();
+        let trust = self.config.domains().get(&one.domain).map_or(Trust::None, |d| d.trust);
+        let trusted = match trust {
+            Trust::None => false,
+            Trust::SameUser => one.credentials.uid == two.credentials.uid,
+            Trust::All => true,
+        };
+        let tell = |peer: &Session, initiator| {
+            let body = to_client::Body::Pair(control::Pair {
+                peer: peer.id.to_bytes(),
+                token: token.to_bytes(),
+                app: peer.app.clone(),
+                pid: peer.credentials.pid,
+                uid: peer.credentials.uid,
+                initiator,
+                trusted,
+            });
+            ToClient { request: 0, body: Some(body) }
+        };
+        let action = Action::Pair(a, tell(two, true), b, tell(one, false));
+        self.pairs.insert(key, token);
+        self.tally.pairs_made += 1;
+        self.actions.push(action);
+    }
+
+    fn close_stream(&mut self, conn: Conn, number: u32) -> Result<(), Refusal> {
+        let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
+        let name = session.streams.get(&number).ok_or((Code::NotFound, format!("stream number {number}")))?.clone();
+        let sources: Vec<_> = session.sources.iter().filter(|(_, (s, _))| *s == name).map(|(e, _)| *e).collect();
+        let sinks: Vec<_> = session.sinks.iter().filter(|(_, (s, _))| *s == name).map(|(k, _)| *k).collect();
+        let key = (session.domain.clone(), name);
+        for epoch in sources {
+            self.close_source(conn, epoch);
+        }
+        for sink in sinks {
+            self.close_sink(conn, sink);
+        }
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.streams.remove(&number);
+        }
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.sessions -= 1;
+            if stream.sessions == 0 {
+                self.streams.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    fn close_source(&mut self, conn: Conn, epoch: Epoch) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        let Some((stream, id)) = session.sources.remove(&epoch) else { return };
+        let key = (session.domain.clone(), stream);
+        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else { return };
+        channel.sources.remove(&epoch);
+        let ends: Vec<_> = channel.sinks.iter().map(|(s, (c, _))| ((epoch, conn), (*s, *c))).collect();
+        self.unmatch(&key, id, conn, &ends);
+    }
+
+    fn close_sink(&mut self, conn: Conn, sink: SinkId) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        let Some((stream, id)) = session.sinks.remove(&sink) else { return };
+        let key = (session.domain.clone(), stream);
+        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else { return };
+        channel.sinks.remove(&sink);
+        let ends: Vec<_> = channel.sources.iter().map(|(e, c)| ((*e, *c), (sink, conn))).collect();
+        self.unmatch(&key, id, conn, &ends);
+    }
+
+    /// Tells those that remain of flows that ended, and forgets a channel that nobody uses.
+    fn unmatch(&mut self, key: &(String, String), id: u64, leaving: Conn, ends: &[((Epoch, Conn), (SinkId, Conn))]) {
+        for ((epoch, source), (sink, sink_conn)) in ends {
+            let other = if *source == leaving { *sink_conn } else { *source };
+            let (Some(me), Some(peer)) = (self.sessions.get(&other), self.sessions.get(&leaving)) else { continue };
+            let flow = control::Flow {
+                stream: me.streams.iter().find(|(_, n)| **n == key.1).map_or(0, |(n, _)| *n),
+                channel: id,
+                epoch: epoch.to_bytes(),
+                sink: sink.to_bytes(),
+                peer: peer.id.to_bytes(),
+                producer: *source == other,
+                observer: false,
+            };
+            self.send(other, 0, to_client::Body::FlowRemoved(flow));
+        }
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.channels.retain(|_, c| !c.sources.is_empty() || !c.sinks.is_empty());
+        }
+    }
+
+    fn forget(&mut self, conn: Conn) {
+        let numbers: Vec<u32> = self.sessions.get(&conn).map_or_else(Vec::new, |s| s.streams.keys().copied().collect());
+        for number in numbers {
+            let _ = self.close_stream(conn, number);
+        }
+        if let Some(session) = self.sessions.remove(&conn) {
+            self.pairs.retain(|(a, b), _| *a != session.id && *b != session.id);
+        }
+    }
+
+    /// A connection has ended without a goodbye, or never said hello.
+    pub fn gone(&mut self, conn: Conn) -> Vec<Action> {
+        if self.sessions.contains_key(&conn) {
+            self.tally.sessions_lost += 1;
+            self.forget(conn);
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether nothing at all is left; for tests.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.streams.is_empty() && self.pairs.is_empty()
+    }
+}

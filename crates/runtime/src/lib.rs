@@ -1,0 +1,29 @@
+//! The runtime of INSANE on one host: it takes sessions in, keeps domains, streams, channels, sources and sinks, and
+//! introduces every source's session to every sink's. It is not on the path of local data.
+//!
+//! Purpose: the session server. Non-purpose: no payload passes through it here, and it opens no network socket. Layer: above
+//! `insane-shm` and `insane-wire`, below the daemon `insaned`.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`config`] | the configuration: every key, its default, its check |
+//! | [`core`] | the state machine, without input or output |
+//! | [`policy`] | requested QoS to effective QoS, as a table |
+//! | [`server`] | sockets, credentials, descriptors around the core |
+//! | [`doctor`] | what this host can do, and what is odd |
+//!
+//! ```no_run
+//! use insane_runtime::{config::Config, server::Server};
+//!
+//! let mut config = Config::default();
+//! config.runtime.socket = "/tmp/insane-example.sock".into();
+//! let server = Server::start(config).unwrap();
+//! server.stop();
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod core;
+pub mod doctor;
+pub mod policy;
+pub mod server;

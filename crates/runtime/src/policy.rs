@@ -1,0 +1,46 @@
+//! Requested QoS to effective QoS, as a declared table (architecture §5; INSANE paper §5.2). On one host all data crosses
+//! shared memory, so the table has one row; the network adds others.
+
+use insane_wire::qos::{EffectiveQos, Qos, Timing};
+
+/// The name of this host's ceiling among the peers of a stream.
+pub const LOCAL: &str = "local";
+
+/// What a stream of this QoS gets between sessions of one host.
+#[must_use]
+pub fn local(requested: Qos) -> EffectiveQos {
+    let mut served = requested;
+    let mut reasons = Vec::new();
+    if requested.timing() == Timing::Sensitive {
+        served.set_timing(Timing::BestEffort);
+        reasons.push(
+            "timing=sensitive: between sessions of one host messages do not wait for a time-aware gate, they are \
+             delivered at once"
+                .to_owned(),
+        );
+    }
+    EffectiveQos { qos: Some(served), datapath: "shm".into(), transport: "shm".into(), peer: LOCAL.into(), reasons }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::local;
+    use insane_wire::qos::{Acceleration, Qos, Reliability, Resources, Timing};
+
+    #[test]
+    fn every_combination_has_its_row() {
+        for bits in 0..16u32 {
+            let mut qos = Qos::default();
+            qos.set_acceleration(if bits & 1 == 0 { Acceleration::None } else { Acceleration::Preferred });
+            qos.set_resources(if bits & 2 == 0 { Resources::Frugal } else { Resources::Unlimited });
+            qos.set_timing(if bits & 4 == 0 { Timing::BestEffort } else { Timing::Sensitive });
+            qos.set_reliability(if bits & 8 == 0 { Reliability::BestEffort } else { Reliability::Reliable });
+            let effective = local(qos);
+            assert_eq!(effective.datapath, "shm");
+            let served = effective.qos.unwrap();
+            // A downgrade has a reason, and nothing else has one.
+            assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?}");
+            assert_eq!(served.reliability(), qos.reliability());
+        }
+    }
+}

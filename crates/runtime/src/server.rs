@@ -1,0 +1,550 @@
+//! The session server: sockets, credentials and descriptors around [`crate::core`]. One thread, asleep unless something
+//! happens; nothing it does waits for a client.
+
+use crate::config::Config;
+use crate::core::{Action, Conn, Core, Credentials};
+use crate::doctor;
+use insane_shm::counters::{CellCounts, CellState, Count, Counters};
+use insane_shm::memory::map_peer;
+use insane_shm::socket::{Received, pair, receive, send};
+use insane_shm::steps::{Step, reach};
+use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::error::Code;
+use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+use rustix::event::{EventfdFlags, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const STOP: u64 = 0;
+const LISTENER: u64 = 1;
+const FIRST: u64 = 2;
+
+/// How many messages of one connection are taken before the others have their turn.
+const BURST: usize = 64;
+
+/// How many ended counts of sessions that are gone are kept for reports.
+const HISTORY: usize = 4096;
+
+/// The most counter cells that a session may bring: as many as the clients make, and some more. Each is read when the session
+/// ends and for every report.
+const MAX_SESSION_CELLS: u32 = 32_768;
+
+/// How large one part of a report is.
+const REPORT_PART: usize = 48 * 1024;
+
+/// The server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is not valid.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// Another runtime serves this socket.
+    #[error("another insaned is serving {path}; stop it, or set runtime.socket to another path")]
+    Running {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The operating system refused something.
+    #[error("{what} {path}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A running server. Dropping it without [`Self::stop`] stops it too.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    fd: OwnedFd,
+    credentials: Credentials,
+    /// Who has said no hello by then is closed.
+    hello_by: Option<Instant>,
+    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    writable_wanted: bool,
+    closing: bool,
+    counters: Option<Counters>,
+}
+
+struct Shell {
+    core: Core,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    stop: Arc<OwnedFd>,
+    connections: BTreeMap<Conn, Connection>,
+    next: Conn,
+    started: Instant,
+    history: VecDeque<CellCounts>,
+    closed_slow: u64,
+}
+
+/// Where the server listens when the configuration does not say.
+#[must_use]
+pub fn default_socket() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
+        Some(dir) if !rustix::process::getuid().is_root() => Path::new(&dir).join("insane/insaned.sock"),
+        _ => PathBuf::from("/run/insane/insaned.sock"),
+    }
+}
+
+fn host_name(config: &Config) -> String {
+    if config.runtime.host.is_empty() {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    } else {
+        config.runtime.host.clone()
+    }
+}
+
+impl Server {
+    /// Starts a server on a thread of its own.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        config.check()?;
+        let path =
+            if config.runtime.socket.as_os_str().is_empty() { default_socket() } else { config.runtime.socket.clone() };
+        let system = |what| {
+            let path = path.clone();
+            move |e: Errno| StartError::System { what, path, source: e.into() }
+        };
+        let listener = listen(&path, config.runtime.mode().unwrap_or(0o660))?;
+        let stop =
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd for"))?;
+        let stop = Arc::new(stop);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll for"))?;
+        for (fd, data) in [(stop.as_fd(), STOP), (listener.as_fd(), LISTENER)] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+                .map_err(system("epoll for"))?;
+        }
+        let host = host_name(&config);
+        let shell = Shell {
+            core: Core::new(config, host),
+            epoll,
+            listener,
+            stop: stop.clone(),
+            connections: BTreeMap::new(),
+            next: FIRST,
+            started: Instant::now(),
+            history: VecDeque::new(),
+            closed_slow: 0,
+        };
+        tracing::info!(socket = %path.display(), "serving");
+        let thread = std::thread::Builder::new()
+            .name("insane-sessions".into())
+            .spawn(move || shell.run())
+            .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
+        Ok(Self { socket: path, stop, thread: Some(thread) })
+    }
+
+    /// The socket that it serves.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+            let _ = thread.join();
+            let _ = std::fs::remove_file(&self.socket);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Listens on a path; a socket that nobody serves any more is replaced, one that is served is not.
+fn listen(path: &Path, mode: u32) -> Result<OwnedFd, StartError> {
+    let system = |what: &'static str| {
+        let path = path.to_owned();
+        move |e: Errno| StartError::System { what, path, source: e.into() }
+    };
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(|source| StartError::System {
+            what: "directory of",
+            path: path.to_owned(),
+            source,
+        })?;
+    }
+    let address = SocketAddrUnix::new(path).map_err(system("address"))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let probe = new().map_err(system("socket for"))?;
+    match rustix::net::connect(&probe, &address) {
+        Ok(()) | Err(Errno::AGAIN) => return Err(StartError::Running { path: path.to_owned() }),
+        Err(Errno::CONNREFUSED) => {
+            let _ = std::fs::remove_file(path);
+        }
+        Err(_) => {}
+    }
+    let listener = new().map_err(system("socket for"))?;
+    rustix::net::bind(&listener, &address).map_err(system("bind"))?;
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode)).map_err(system("mode of"))?;
+    rustix::net::listen(&listener, 128).map_err(system("listen on"))?;
+    Ok(listener)
+}
+
+impl Shell {
+    fn run(mut self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        loop {
+            let timeout = self.next_hello().map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = timeout.map(|t| t.max(Duration::from_millis(1)));
+            let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => {
+                    tracing::error!(error = %e, "epoll failed, stopping");
+                    break;
+                }
+            }
+            let ready: Vec<u64> = events.iter().map(|e| e.data.u64()).collect();
+            if ready.contains(&STOP) {
+                break;
+            }
+            for data in ready {
+                match data {
+                    LISTENER => self.accept(),
+                    conn => {
+                        self.flush(conn);
+                        self.read(conn);
+                    }
+                }
+            }
+            self.expire();
+        }
+        self.stop_all();
+    }
+
+    fn stop_all(&mut self) {
+        let _ = &self.stop;
+        tracing::info!(sessions = self.core.sessions.len(), "stopping");
+        let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
+        let bytes = encode(&ToClient { request: 0, body: Some(body) });
+        for connection in self.connections.values() {
+            let _ = send(connection.fd.as_fd(), &bytes, &[]);
+        }
+    }
+
+    fn next_hello(&self) -> Option<Instant> {
+        self.connections.values().filter_map(|c| c.hello_by).min()
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let late: Vec<Conn> =
+            self.connections.iter().filter(|(_, c)| c.hello_by.is_some_and(|by| now >= by)).map(|(c, _)| *c).collect();
+        for conn in late {
+            tracing::warn!(conn, "no hello in time");
+            self.drop_connection(conn);
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..BURST {
+            let fd = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(fd) => fd,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    tracing::error!("no descriptors left: raise the limit (LimitNOFILE)");
+                    // The listener stays readable; a pause keeps this from spinning.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
+            let credentials = Credentials {
+                pid: u32::try_from(who.pid.as_raw_nonzero().get()).unwrap_or(0),
+                uid: who.uid.as_raw(),
+                gid: who.gid.as_raw(),
+            };
+            // Twice the sessions: as many again may be on their way in or out. One user cannot take the places of all others.
+            let quota = &self.core.config().quota;
+            let of_user = self.connections.values().filter(|c| c.credentials.uid == credentials.uid).count();
+            if self.connections.len() >= 2 * quota.sessions as usize || of_user >= quota.connections_per_user() {
+                tracing::warn!(uid = credentials.uid, "too many connections");
+                continue;
+            }
+            let conn = self.next;
+            self.next += 1;
+            let data = epoll::EventData::new_u64(conn);
+            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
+                continue;
+            }
+            let wait = Duration::from_millis(self.core.config().runtime.hello_timeout_ms);
+            self.connections.insert(
+                conn,
+                Connection {
+                    fd,
+                    credentials,
+                    hello_by: Some(Instant::now() + wait),
+                    unsent: VecDeque::new(),
+                    writable_wanted: false,
+                    closing: false,
+                    counters: None,
+                },
+            );
+        }
+    }
+
+    fn read(&mut self, conn: Conn) {
+        for _ in 0..BURST {
+            // Who does not take its answers is asked nothing more: what waits for it stays bounded.
+            let taking = |c: &&Connection| !c.closing && c.unsent.is_empty();
+            let Some(connection) = self.connections.get(&conn).filter(taking) else { return };
+            match receive(connection.fd.as_fd(), MAX_CONTROL_BYTES) {
+                Ok(Received::Message(bytes, fds)) => self.message(conn, &bytes, fds),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) | Err(_) => return self.drop_connection(conn),
+                Ok(Received::Overlong) => {
+                    self.core.tally.protocol_errors += 1;
+                    return self.drop_connection(conn);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, conn: Conn, bytes: &[u8], fds: Vec<OwnedFd>) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let credentials = connection.credentials;
+        let message = match decode::<ToRuntime>(bytes) {
+            Ok(message) => message,
+            Err(e) => {
+                tracing::warn!(conn, error = %e, "malformed message");
+                self.core.tally.protocol_errors += 1;
+                return self.drop_connection(conn);
+            }
+        };
+        match &message.body {
+            Some(to_runtime::Body::Hello(hello)) => {
+                connection.hello_by = None;
+                match counters(&fds, hello.counter_bytes) {
+                    Ok(counters) => connection.counters = Some(counters),
+                    Err(text) => {
+                        let refused = control::Refused { code: Code::UntrustedMemory.number(), text };
+                        let body = Some(to_client::Body::Refused(refused));
+                        self.act(Action::Send(conn, ToClient { request: message.request, body }));
+                        return self.act(Action::Close(conn));
+                    }
+                }
+                tracing::debug!(conn, app = hello.app, uid = credentials.uid, "hello");
+            }
+            Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
+                let report = match query.what.as_str() {
+                    "status" => Some(self.status(conn)),
+                    "doctor" => Some(doctor::report(&self.core)),
+                    _ => None,
+                };
+                if let Some(report) = report {
+                    return self.send_report(conn, message.request, &report.to_string());
+                }
+            }
+            _ => {}
+        }
+        reach(Step::Welcome);
+        let domains = self.core.config().domains();
+        let actions = self.core.request(conn, credentials, message, |domain| {
+            domains.get(domain).is_some_and(|d| doctor::may_join(d, credentials))
+        });
+        for action in actions {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send(conn, message) => {
+                if matches!(&message.body, Some(to_client::Body::FlowAdded(f)) if !f.producer) {
+                    reach(Step::Match);
+                }
+                self.queue(conn, encode(&message), None);
+            }
+            Action::Pair(a, to_a, b, to_b) => match pair() {
+                Ok((one, two)) => {
+                    self.queue(a, encode(&to_a), Some(one));
+                    self.queue(b, encode(&to_b), Some(two));
+                }
+                Err(e) => tracing::error!(error = %e, "no socket pair for two sessions"),
+            },
+            Action::Close(conn) => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.closing = true;
+                }
+                self.flush(conn);
+            }
+        }
+    }
+
+    fn queue(&mut self, conn: Conn, bytes: Vec<u8>, fd: Option<OwnedFd>) {
+        let limit = self.core.config().quota.unread_messages as usize;
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.unsent.push_back((bytes, fd));
+        if connection.unsent.len() > limit {
+            self.closed_slow += 1;
+            tracing::warn!(conn, "does not read its socket, closed");
+            return self.drop_connection(conn);
+        }
+        self.flush(conn);
+    }
+
+    /// Sends what waits for a connection; what its socket has no room for waits for it to be writable.
+    fn flush(&mut self, conn: Conn) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let mut dead = false;
+        while let Some((bytes, fd)) = connection.unsent.front() {
+            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            match send(connection.fd.as_fd(), bytes, &fds) {
+                Ok(true) => drop(connection.unsent.pop_front()),
+                Ok(false) => break,
+                Err(_) => {
+                    dead = true;
+                    break;
+                }
+            }
+        }
+        let wanted = !connection.unsent.is_empty();
+        if wanted != connection.writable_wanted {
+            connection.writable_wanted = wanted;
+            // Its end is told in any case.
+            let flags = if wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            let _ = epoll::modify(&self.epoll, &connection.fd, epoll::EventData::new_u64(conn), flags);
+        }
+        if dead || (connection.closing && !wanted) {
+            self.drop_connection(conn);
+        }
+    }
+
+    fn drop_connection(&mut self, conn: Conn) {
+        let Some(connection) = self.connections.remove(&conn) else { return };
+        reach(Step::Forget);
+        let cells = connection.counters.as_ref().map(Counters::live).unwrap_or_default();
+        for cell in cells {
+            if self.history.len() == HISTORY {
+                self.history.pop_front();
+            }
+            self.history.push_back(CellCounts { ended: true, ..cell });
+        }
+        if let Some(session) = self.core.sessions.get(&conn) {
+            tracing::info!(conn, app = session.app, pid = session.credentials.pid, "session lost");
+        }
+        for action in self.core.gone(conn) {
+            self.act(action);
+        }
+    }
+
+    fn send_report(&mut self, conn: Conn, request: u64, json: &str) {
+        let mut rest = json;
+        while !rest.is_empty() {
+            let mut end = rest.len().min(REPORT_PART);
+            while !rest.is_char_boundary(end) {
+                end -= 1;
+            }
+            let (part, tail) = rest.split_at(end);
+            let report = control::Report { json: part.to_owned(), more: !tail.is_empty() };
+            let body = Some(to_client::Body::Report(report));
+            self.queue(conn, encode(&ToClient { request, body }), None);
+            rest = tail;
+        }
+    }
+
+    fn status(&self, asker: Conn) -> Value {
+        let me = self.core.sessions.get(&asker);
+        let domain = me.map_or("", |s| s.domain.as_str());
+        let uid = me.map_or(u32::MAX, |s| s.credentials.uid);
+        // Tenants do not see each other; the operator sees all.
+        let all = uid == 0 || uid == rustix::process::getuid().as_raw();
+        let seen = |d: &str| all || d == domain;
+        let sessions: Vec<Value> = self
+            .core
+            .sessions
+            .iter()
+            .filter(|(_, s)| seen(&s.domain))
+            .map(|(conn, s)| {
+                json!({
+                    "session": s.id.to_string(), "app": s.app, "library": s.library, "domain": s.domain,
+                    "pid": s.credentials.pid, "uid": s.credentials.uid,
+                    "streams": s.streams(), "endpoints": s.endpoints(),
+                    "counters": self.connections.get(conn).and_then(|c| c.counters.as_ref())
+                        .map(|c| c.live().iter().map(cell).collect::<Vec<_>>()).unwrap_or_default(),
+                })
+            })
+            .collect();
+        let streams: Vec<Value> = self
+            .core
+            .streams
+            .iter()
+            .filter(|((d, _), _)| seen(d))
+            .map(|((d, name), s)| {
+                let channels: Vec<Value> = s.channels.iter().map(|(id, c)| json!({
+                    "id": format!("{id:016x}"), "name": c.name,
+                    "sources": c.sources.keys().map(ToString::to_string).collect::<Vec<_>>(),
+                    "sinks": c.sinks.iter().map(|(k, (_, o))| json!({"sink": k.to_string(), "observer": o})).collect::<Vec<_>>(),
+                })).collect();
+                json!({
+                    "domain": d, "name": name, "qos": s.qos.canonical(), "sessions": s.sessions, "channels": channels,
+                    "effective": [{"peer": s.ceiling.peer, "datapath": s.ceiling.datapath, "transport": s.ceiling.transport,
+                        "qos": s.ceiling.qos.unwrap_or_default().canonical(), "reasons": s.ceiling.reasons}],
+                })
+            })
+            .collect();
+        let history: Vec<Value> = if all { self.history.iter().map(cell).collect() } else { Vec::new() };
+        json!({
+            "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
+            "sessions": sessions, "streams": streams, "ended": history, "counters": self.core.tally,
+            "closed_slow": self.closed_slow,
+        })
+    }
+}
+
+fn cell(c: &CellCounts) -> Value {
+    let counts: serde_json::Map<String, Value> =
+        Count::ALL.iter().filter(|k| c.get(**k) > 0).map(|k| (k.name().to_owned(), json!(c.get(*k)))).collect();
+    let end = match c.state {
+        CellState::Source => "source",
+        CellState::Producing => "producing",
+        CellState::Consuming => "consuming",
+        _ => "unknown",
+    };
+    json!({
+        "end": end, "ended": c.ended, "source": format!("{:032x}", c.epoch),
+        "sink": (c.sink != 0).then(|| format!("{:032x}", c.sink)), "counts": counts,
+    })
+}
+
+/// Checks and maps a session's counter memory.
+fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
+    let [fd] = fds else { return Err("a hello brings one descriptor, its counter memory".into()) };
+    let limit = insane_shm::counters::bytes(MAX_SESSION_CELLS).next_multiple_of(4096) as u64;
+    let mapping = map_peer(fd.as_fd(), bytes, limit).map_err(|e| e.to_string())?;
+    Counters::open(Arc::new(mapping)).map_err(|e| e.to_string())
+}

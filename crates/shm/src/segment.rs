@@ -1,0 +1,187 @@
+//! Segments: shared memory with one owner, cut into slots of one size.
+//!
+//! Invariants:
+//! - `INV-SEG-1` `stride × slots` bytes fit the memory; a slot never crosses it. Strides are powers of two from
+//!   [`MIN_STRIDE`], so that a slot below 4 KB never crosses a 4 KB chunk and a larger one starts on one: the memory can
+//!   serve a device (UMEM, DMA) without another layout.
+//! - `INV-SEG-2` Only the owner writes. A consumer reads through [`SegmentView`], whose bytes may change under it: nothing
+//!   here gives out a reference to them.
+
+use crate::ShmError;
+use crate::memory::{Backing, Mapping, SharedMemory, map_peer};
+use rustix::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The smallest slot in bytes.
+pub const MIN_STRIDE: u64 = 256;
+
+/// The largest slot, and so the largest message, in bytes.
+pub const MAX_STRIDE: u64 = 128 << 20;
+
+/// The most slots of a segment.
+pub const MAX_SLOTS: u32 = 1 << 20;
+
+/// How a segment is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes from one slot to the next.
+    pub stride: u64,
+    /// How many slots.
+    pub slots: u32,
+}
+
+impl Geometry {
+    /// Checks a geometry, from wherever it comes.
+    ///
+    /// # Errors
+    /// [`ShmError::Geometry`].
+    pub fn checked(stride: u64, slots: u32) -> Result<Self, ShmError> {
+        if !stride.is_power_of_two() || !(MIN_STRIDE..=MAX_STRIDE).contains(&stride) {
+            return Err(ShmError::Geometry {
+                text: format!("slots of {stride} bytes: it takes a power of two from {MIN_STRIDE} to {MAX_STRIDE}"),
+            });
+        }
+        if slots == 0 || slots > MAX_SLOTS {
+            return Err(ShmError::Geometry { text: format!("{slots} slots: it takes 1 to {MAX_SLOTS}") });
+        }
+        Ok(Self { stride, slots })
+    }
+
+    /// The bytes of all slots.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.stride * u64::from(self.slots)
+    }
+}
+
+/// A segment of this process.
+#[derive(Debug)]
+pub struct Segment {
+    memory: SharedMemory,
+    geometry: Geometry,
+}
+
+impl Segment {
+    /// Makes and seals a segment and faults it in. Blocks for about 0.1 s per 128 MiB: not for the path of data.
+    ///
+    /// # Errors
+    /// [`ShmError::System`]: no memory or no huge pages.
+    pub fn create(geometry: Geometry, huge: bool) -> Result<Self, ShmError> {
+        let len = usize::try_from(geometry.bytes()).map_err(|_| ShmError::Limit {
+            what: "a segment",
+            needs: geometry.bytes(),
+            limit: usize::MAX as u64,
+        })?;
+        crate::steps::reach(crate::steps::Step::Grow);
+        Ok(Self { memory: SharedMemory::create("insane-segment", len, huge, true)?, geometry })
+    }
+
+    /// How it is cut.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The bytes of the memory, which is `geometry().bytes()` rounded up to pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// The descriptor for peers.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.fd()
+    }
+
+    /// The first byte of a slot, writable by this process.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, slot: u32) -> NonNull<u8> {
+        assert!(slot < self.geometry.slots);
+        let offset = usize::try_from(self.geometry.stride * u64::from(slot)).unwrap_or(0);
+        // SAFETY: INV-SEG-1.
+        unsafe { self.memory.base().add(offset) }
+    }
+}
+
+/// A peer's segment, mapped read-only.
+#[derive(Debug, Clone)]
+pub struct SegmentView {
+    mapping: Arc<Mapping>,
+    geometry: Geometry,
+}
+
+impl SegmentView {
+    /// Checks and maps a peer's segment of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`map_peer`].
+    pub fn map(fd: BorrowedFd<'_>, geometry: Geometry, limit: u64) -> Result<Self, ShmError> {
+        Ok(Self { mapping: Arc::new(map_peer(fd, geometry.bytes(), limit)?), geometry })
+    }
+
+    /// How it is cut.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The mapped bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+
+    /// The address of `length` bytes in a slot, if they are there. They may change while they are read; see
+    /// [`crate::segment::copy_out`].
+    #[inline]
+    #[must_use]
+    pub fn locate(&self, slot: u32, offset: u32, length: u32) -> Option<NonNull<u8>> {
+        if slot >= self.geometry.slots || u64::from(offset) + u64::from(length) > self.geometry.stride {
+            return None;
+        }
+        let at = usize::try_from(self.geometry.stride * u64::from(slot) + u64::from(offset)).ok()?;
+        // SAFETY: INV-SEG-1; checked above.
+        Some(unsafe { self.mapping.base().add(at) })
+    }
+}
+
+/// Copies bytes out of memory that another process may be writing to. Each word is read once, atomically, so that what
+/// lands in `to` is what is checked and used later.
+///
+/// # Safety
+/// `from` must be readable for `to.len()` bytes.
+pub unsafe fn copy_out(from: NonNull<u8>, to: &mut [u8]) {
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+    let (mut at, mut done) = (from, 0);
+    let head = at.as_ptr().align_offset(8).min(to.len());
+    let byte = |p: NonNull<u8>| {
+        // SAFETY: the caller's promise; a byte is always aligned.
+        unsafe { p.cast::<AtomicU8>().as_ref() }.load(Relaxed)
+    };
+    while done < head {
+        to[done] = byte(at);
+        // SAFETY: the caller's promise: still inside, or one past the end.
+        at = unsafe { at.add(1) };
+        done += 1;
+    }
+    while to.len() - done >= 8 {
+        // SAFETY: the caller's promise; aligned since `head`.
+        let word = unsafe { at.cast::<AtomicU64>().as_ref() }.load(Relaxed);
+        to[done..done + 8].copy_from_slice(&word.to_ne_bytes());
+        // SAFETY: the caller's promise: still inside, or one past the end.
+        at = unsafe { at.add(8) };
+        done += 8;
+    }
+    while done < to.len() {
+        to[done] = byte(at);
+        // SAFETY: the caller's promise: still inside, or one past the end.
+        at = unsafe { at.add(1) };
+        done += 1;
+    }
+}

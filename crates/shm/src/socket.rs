@@ -1,0 +1,97 @@
+//! Sequenced-packet Unix sockets that carry file descriptors: never blocking on sending, whole messages only.
+
+use crate::ShmError;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+/// The most descriptors that are taken with one message; a peer that sends more is refused and all are closed.
+pub const MAX_FDS: usize = 8;
+
+/// What a receive gave.
+#[derive(Debug)]
+pub enum Received {
+    /// A whole message, and the descriptors that came with it.
+    Message(Vec<u8>, Vec<OwnedFd>),
+    /// Nothing there now.
+    Nothing,
+    /// The peer is gone.
+    End,
+    /// A message that was longer than the buffer or brought too many descriptors: it was dropped, and the peer is not to
+    /// be trusted further.
+    Overlong,
+}
+
+/// A pair of connected sockets.
+///
+/// # Errors
+/// [`ShmError::System`]: no descriptors left.
+pub fn pair() -> Result<(OwnedFd, OwnedFd), ShmError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(ShmError::system("socketpair"))
+}
+
+/// Sends one message whole, with descriptors. Never blocks: `Ok(false)` when the peer's buffer is full and nothing was sent.
+///
+/// # Errors
+/// [`ShmError::System`] when the peer is gone.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, ShmError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ShmError::Limit {
+            what: "descriptors of a message",
+            needs: fds.len() as u64,
+            limit: MAX_FDS as u64,
+        });
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS) => return Ok(false),
+            Err(e) => return Err(ShmError::system("sendmsg")(e)),
+        }
+    }
+}
+
+/// Takes one message of at most `limit` bytes. Never blocks.
+///
+/// # Errors
+/// [`ShmError::System`]; the socket is of no further use then.
+pub fn receive(socket: BorrowedFd<'_>, limit: usize) -> Result<Received, ShmError> {
+    let mut bytes = vec![0u8; limit];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Ok(message) => break message,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET) => return Ok(Received::End),
+            Err(e) => return Err(ShmError::system("recvmsg")(e)),
+        }
+    };
+    let mut fds = Vec::new();
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(list) = item {
+            fds.extend(list);
+        }
+    }
+    if message.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC) {
+        return Ok(Received::Overlong);
+    }
+    if message.bytes == 0 {
+        return Ok(Received::End);
+    }
+    bytes.truncate(message.bytes);
+    Ok(Received::Message(bytes, fds))
+}

@@ -1,0 +1,266 @@
+//! Who owns which slot: random operations of an owner and of links against one oracle, and peers that lie.
+//! Runs on the heap, so under Miri too.
+#![cfg(not(loom))]
+
+use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, Fate, Producer, Returned};
+use insane_shm::memory::{Backing, Heap};
+use insane_shm::ring::Block;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const ENTRIES: u32 = 8;
+const SLOTS: u32 = 12;
+
+/// A link whose control memory the test can write to, as a hostile peer can write to its own.
+struct Link {
+    producer: Producer,
+    consumer: Consumer,
+    returns: Arc<Heap>,
+    delivery: Arc<Heap>,
+}
+
+fn link() -> Link {
+    let delivery = Arc::new(Heap::new(Block::<16>::bytes(ENTRIES).unwrap()));
+    let returns = Arc::new(Heap::new(Block::<2>::bytes(ENTRIES).unwrap()));
+    let mut producer = Producer::new(
+        Block::create(delivery.clone(), ENTRIES).unwrap(),
+        Block::create(returns.clone(), ENTRIES).unwrap(),
+    );
+    let mut consumer =
+        Consumer::new(Block::open(returns.clone(), ENTRIES).unwrap(), Block::open(delivery.clone(), ENTRIES).unwrap());
+    producer.add_segment(SLOTS);
+    consumer.add_segment(0, SLOTS, 256);
+    Link { producer, consumer, returns, delivery }
+}
+
+/// Writes a word of control memory behind the link's back.
+fn scribble(memory: &Heap, word: usize, value: u64) {
+    let words = memory.base().cast::<AtomicU64>();
+    assert!((word + 1) * 8 <= memory.len());
+    // SAFETY: the word lies inside, and control memory is atomic words.
+    let at = unsafe { words.add(word) };
+    // SAFETY: as above.
+    unsafe { at.as_ref() }.store(value, Ordering::Release);
+}
+
+/// Forges the return entry at `position`: low half and segment, kind, fate.
+fn forge(l: &Link, position: u64, low: u32, segment: u16, kind: u8, fate: u8) {
+    let entry = 48 + (position % u64::from(ENTRIES)) as usize * 2;
+    let word = u64::from(low) | u64::from(segment) << 32 | u64::from(kind) << 48 | u64::from(fate) << 56;
+    scribble(&l.returns, entry + 1, word);
+    scribble(&l.returns, entry, (position + 1) & 0xffff_ffff);
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Push(usize),
+    Inline,
+    Poll,
+    Release(usize),
+    Reclaim,
+    Settle,
+    Forge { low: u32, segment: u16, kind: u8, fate: u8 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0..SLOTS as usize).prop_map(Op::Push),
+        3 => Just(Op::Inline),
+        6 => Just(Op::Poll),
+        6 => (0..32usize).prop_map(Op::Release),
+        3 => Just(Op::Reclaim),
+        1 => Just(Op::Settle),
+        1 => (0..16u32, 0..3u16, 0..5u8, 0..4u8).prop_map(|(low, segment, kind, fate)| Op::Forge { low, segment, kind, fate }),
+    ]
+}
+
+/// What is true of a link, kept in the plainest way.
+#[derive(Default)]
+struct Oracle {
+    sent: VecDeque<(u64, Option<u32>)>,
+    taken: Vec<Delivery>,
+    held: BTreeMap<u32, u64>,
+    inline_out: u64,
+    forged: bool,
+}
+
+fn run(ops: &[Op]) {
+    let mut l = link();
+    let mut o = Oracle::default();
+    let mut sequence = 0;
+    let mut returned = 0u64;
+    for op in ops {
+        match op {
+            Op::Push(slot) if l.producer.credit() > 0 => {
+                sequence += 1;
+                let d = Descriptor { sequence, slot: *slot as u32, length: 100, ..Descriptor::default() };
+                l.producer.push(&d, &[]);
+                o.sent.push_back((sequence, Some(*slot as u32)));
+                *o.held.entry(*slot as u32).or_default() += 1;
+            }
+            Op::Inline if l.producer.credit() > 0 => {
+                sequence += 1;
+                l.producer.push(&Descriptor { sequence, ..Descriptor::default() }, &sequence.to_le_bytes());
+                o.sent.push_back((sequence, None));
+                o.inline_out += 1;
+            }
+            Op::Poll => match (l.consumer.poll().unwrap(), o.sent.pop_front()) {
+                (Some(d), Some((sequence, slot))) => {
+                    assert_eq!(d.descriptor.sequence, sequence);
+                    assert_eq!((!d.is_inline()).then_some(d.descriptor.slot), slot);
+                    if slot.is_none() {
+                        assert_eq!(d.inline_bytes(), sequence.to_le_bytes());
+                    }
+                    o.taken.push(d);
+                }
+                (None, None) => {}
+                (got, expected) => panic!("got {got:?}, expected {expected:?}"),
+            },
+            Op::Release(at) if !o.taken.is_empty() => {
+                let d = o.taken.remove(at % o.taken.len());
+                l.consumer.release(&d.descriptor, Fate::AsCounted);
+            }
+            Op::Settle => l.consumer.settle(),
+            Op::Reclaim => {
+                let mut bad = None;
+                let result = l.producer.reclaim(|r| match r {
+                    Returned::Slot { slot, .. } => {
+                        let held = o.held.get_mut(&slot).filter(|n| **n > 0);
+                        held.map_or_else(|| bad = Some(r), |n| *n -= 1);
+                        returned += 1;
+                    }
+                    Returned::Credit { count, .. } => {
+                        if u64::from(count) > o.inline_out {
+                            bad = Some(r);
+                        }
+                        o.inline_out = o.inline_out.saturating_sub(count.into());
+                        returned += u64::from(count);
+                    }
+                });
+                assert_eq!(bad, None, "a return was taken that the oracle does not know");
+                match result {
+                    Ok(_) => assert_eq!(l.producer.out(), sequence - returned),
+                    // Only who lies breaks a link.
+                    Err(broken) => {
+                        assert!(o.forged, "an honest peer was called {broken:?}");
+                        break;
+                    }
+                }
+            }
+            Op::Forge { low, segment, kind, fate } => {
+                // The position after what the consumer has returned honestly.
+                l.consumer.settle();
+                let position = l.consumer_returns();
+                forge(&l, position, *low, *segment, *kind, *fate);
+                o.forged = true;
+                let _ = l.producer.reclaim(|r| {
+                    if let Returned::Slot { slot, .. } = r {
+                        let held = o.held.entry(slot).or_default();
+                        assert!(*held > 0, "slot {slot} came back more often than it was given");
+                        *held -= 1;
+                    } else if let Returned::Credit { count, .. } = r {
+                        assert!(u64::from(count) <= o.inline_out, "more credit than is out");
+                        o.inline_out -= u64::from(count);
+                    }
+                });
+                // After a forged entry the two sides no longer agree on positions: the link would be closed.
+                break;
+            }
+            _ => {}
+        }
+    }
+    let mut left: BTreeMap<u32, u64> = BTreeMap::new();
+    l.producer.dissolve(|_, slot| *left.entry(slot).or_default() += 1);
+    o.held.retain(|_, n| *n > 0);
+    assert_eq!(left, o.held, "what a link holds at its end is what it was given and has not returned");
+}
+
+impl Link {
+    /// How many entries the consumer has put on its return ring.
+    fn consumer_returns(&self) -> u64 {
+        let mut highest = 0;
+        for entry in 0..ENTRIES as usize {
+            let at = self.returns.base().cast::<AtomicU64>();
+            // SAFETY: the entry lies inside the block.
+            let word = unsafe { at.add(48 + entry * 2) };
+            // SAFETY: as above; control memory is atomic words.
+            highest = highest.max(unsafe { word.as_ref() }.load(Ordering::Acquire) & 0xffff_ffff);
+        }
+        highest
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 8 } else { 2000 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_link_holds_what_it_was_given(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 40 } else { 200 })) {
+        run(&ops);
+    }
+
+    #[test]
+    fn no_bytes_of_a_producer_make_a_consumer_read_elsewhere(words in prop::collection::vec(any::<u64>(), 16), length in any::<u32>()) {
+        let mut l = link();
+        for (i, word) in words.iter().enumerate().skip(1) {
+            scribble(&l.delivery, 48 + i, *word);
+        }
+        scribble(&l.delivery, 48, 1 | u64::from(length) << 32);
+        match l.consumer.poll() {
+            Ok(Some(d)) if d.is_inline() => assert!(d.inline_bytes().len() <= 64),
+            Ok(Some(d)) => {
+                let d = d.descriptor;
+                assert!(d.segment == 0 && d.slot < SLOTS && u64::from(d.offset) + u64::from(d.length) <= 256);
+            }
+            Ok(None) => panic!("a published entry was passed over"),
+            Err(Broken::BadDescriptor { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn given(slot: u32) -> Link {
+    let mut l = link();
+    l.producer.push(&Descriptor { sequence: 1, slot, length: 1, ..Descriptor::default() }, &[]);
+    l
+}
+
+#[test]
+fn a_slot_that_does_not_exist_is_refused() {
+    let mut l = given(3);
+    forge(&l, 0, SLOTS, 0, 1, 0);
+    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::ForeignSlot { segment: 0, slot: SLOTS }));
+    let mut l = given(3);
+    forge(&l, 0, 3, 1, 1, 0);
+    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::ForeignSlot { segment: 1, slot: 3 }));
+}
+
+#[test]
+fn a_slot_comes_back_once() {
+    let mut l = given(3);
+    forge(&l, 0, 3, 0, 1, 0);
+    forge(&l, 1, 3, 0, 1, 0);
+    let mut taken = 0;
+    assert_eq!(l.producer.reclaim(|_| taken += 1), Err(Broken::NotHeld { segment: 0, slot: 3 }));
+    assert_eq!(taken, 1);
+}
+
+#[test]
+fn credit_comes_back_once() {
+    let mut l = link();
+    l.producer.push(&Descriptor { sequence: 1, ..Descriptor::default() }, b"x");
+    forge(&l, 0, 2, 0, 2, 0);
+    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::TooMuchCredit { count: 2, out: 1 }));
+}
+
+#[test]
+fn an_unknown_kind_is_refused() {
+    let mut l = given(0);
+    forge(&l, 0, 0, 0, 9, 0);
+    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::UnknownKind { kind: 9 }));
+}

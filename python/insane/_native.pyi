@@ -1,0 +1,142 @@
+"""The native half of the package. All calls may be made from any thread unless they say otherwise."""
+
+from collections.abc import Callable
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, Self, final
+
+from typing_extensions import Buffer as ReadableBuffer
+
+CODES: dict[str, int]
+__version__: str
+
+@final
+class Session:
+    """An application's connection to the runtime of its host. Closing it closes its sources and sinks."""
+
+    def __new__(cls, app: str, *, domain: str | None = None, socket: str | PathLike[str] | None = None) -> Self:
+        """Opens a session; blocks for the runtime's answer, at most five seconds."""
+    @property
+    def id(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    def stream(self, name: str = "", *, qos: str = "", strict: bool = False) -> Stream:
+        """Opens a stream; `qos` such as "reliability=reliable"; without a name it is made of the QoS."""
+    def report(self, what: str) -> str:
+        """A report of the runtime as JSON text: "status" or "doctor"."""
+    def events(self) -> list[str]:
+        """Takes the events that came since the last call."""
+    def counts(self) -> list[dict[str, Any]]:
+        """The counts of this session's flows."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class Stream:
+    """A named set of quality requirements."""
+
+    @property
+    def name(self) -> str: ...
+    def effective_qos(self) -> list[tuple[str, str, str, list[str]]]:
+        """(peer, datapath, QoS served, reasons for downgrades) for each peer."""
+    def source(
+        self,
+        channel: str | int,
+        *,
+        message_bytes: int = 1024,
+        deadline: float = 1.0,
+        fail_when_full: bool = False,
+        timestamps: bool = False,
+        priority: int = 0,
+    ) -> Source:
+        """Opens the producing end of a channel; `deadline` in seconds is for reliable streams."""
+    def sink(
+        self, channel: str | int, *, wait: Literal["adaptive", "spin", "sleep"] = "adaptive", observer: bool = False
+    ) -> Sink:
+        """Opens the consuming end of a channel."""
+
+@final
+class Outcome:
+    """How many intended sinks of a message are in each state."""
+
+    intended: int
+    pending: int
+    delivered: int
+    dropped: int
+    expired: int
+    unconfirmed: int
+
+@final
+class Source:
+    """The producing end of a channel."""
+
+    @property
+    def epoch(self) -> str: ...
+    @property
+    def channel(self) -> int: ...
+    @property
+    def sinks(self) -> int: ...
+    def wait_for_sinks(self, count: int = 1, timeout: float = 5.0) -> int:
+        """Waits until `count` sinks are in the source's view; returns how many are."""
+    def wait_for_room(self, timeout: float = 5.0) -> None:
+        """Waits until a message emitted now would be dropped by no sink."""
+    def send(self, data: ReadableBuffer) -> int:
+        """Copies bytes into a buffer and emits it; returns the token."""
+    def buffer(self, size: int) -> Buffer:
+        """Borrows memory for a message, to be written through a memoryview."""
+    def emit(self, buffer: Buffer, length: int | None = None) -> int:
+        """Emits a buffer, or its first `length` bytes; returns the token. Its views must be released before."""
+    def outcome(self, token: int) -> Outcome: ...
+    def close(self) -> None: ...
+
+@final
+class Buffer:
+    """A message's memory to be written: supports the buffer protocol. For the thread that borrowed it."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def discard(self) -> None:
+        """Gives the memory back without emitting it."""
+
+@final
+class Message:
+    """A consumed message: supports the buffer protocol, read-only. For the thread that consumed it."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def channel(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def timestamp_ns(self) -> int | None: ...
+    @property
+    def priority(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def release(self) -> None:
+        """Gives the memory back; its views must be released before."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+class Sink:
+    """The consuming end of a channel."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def channel(self) -> int: ...
+    @property
+    def wait(self) -> str: ...
+    def try_consume(self) -> Message | None:
+        """Takes the next message if there is one. Never blocks."""
+    def consume(self, timeout: float | None = None) -> Message:
+        """Takes the next message; waits for one at most `timeout` seconds, for ever without."""
+    def _poll(self, wake: Callable[[], None]) -> Message | None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,183 @@
+//! Messages and buffers: memory borrowed from the library, seen through Python's buffer protocol without a copy.
+
+use crate::session::{Sink, Source};
+use insane::{RawBuffer, RawMessage};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::ffi::c_int;
+
+/// Fills Python's view of `len` bytes at `at`.
+///
+/// # Safety
+/// `view` is the place that Python gave, and the bytes live as long as `owner` has exports.
+unsafe fn export(
+    owner: *mut ffi::PyObject,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    at: *mut u8,
+    len: usize,
+    readonly: bool,
+) -> PyResult<()> {
+    let len = ffi::Py_ssize_t::try_from(len).unwrap_or(ffi::Py_ssize_t::MAX);
+    // SAFETY: the caller's promise; Python takes a reference to the owner.
+    let rc = unsafe { ffi::PyBuffer_FillInfo(view, owner, at.cast(), len, c_int::from(readonly), flags) };
+    if rc == 0 { Ok(()) } else { Err(Python::attach(PyErr::fetch)) }
+}
+
+/// A message's memory, to be written and emitted.
+#[pyclass(module = "insane", unsendable)]
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) raw: Option<RawBuffer>,
+    pub(crate) len: usize,
+    pub(crate) exports: usize,
+    pub(crate) source: Py<Source>,
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// Gives the memory back without emitting it.
+    fn discard(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.check()?;
+        if let Some(raw) = self.raw.take() {
+            self.source.borrow(py).inner.discard_raw(raw);
+        }
+        Ok(())
+    }
+
+    unsafe fn __getbuffer__(mut slf: PyRefMut<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let len = slf.len;
+        let Some(raw) = slf.raw.as_mut() else {
+            return Err(PyBufferError::new_err("the buffer was emitted or discarded"));
+        };
+        let at = raw.as_mut_ptr();
+        // SAFETY: the memory is this buffer's until it is emitted, which is refused while there are exports.
+        unsafe { export(slf.as_ptr(), view, flags, at, len, false) }?;
+        slf.exports += 1;
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(mut slf: PyRefMut<'_, Self>, _view: *mut ffi::Py_buffer) {
+        slf.exports -= 1;
+    }
+}
+
+impl Buffer {
+    pub(crate) fn check(&self) -> PyResult<()> {
+        if self.exports > 0 {
+            return Err(PyBufferError::new_err("a view of the buffer is still in use: release it first"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            Python::attach(|py| self.source.borrow(py).inner.discard_raw(raw));
+        }
+    }
+}
+
+/// A consumed message, borrowed until it is released.
+#[pyclass(module = "insane", unsendable)]
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) raw: Option<RawMessage>,
+    pub(crate) exports: usize,
+    pub(crate) sink: Py<Sink>,
+}
+
+impl Message {
+    fn get(&self) -> PyResult<&RawMessage> {
+        self.raw.as_ref().ok_or_else(|| PyValueError::new_err("the message was released"))
+    }
+}
+
+#[pymethods]
+impl Message {
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.get()?.len())
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let raw = self.get()?;
+        PyBytes::new_with(py, raw.len(), |to| {
+            raw.read(to);
+            Ok(())
+        })
+    }
+
+    #[getter]
+    fn sequence(&self) -> PyResult<u64> {
+        Ok(self.get()?.sequence())
+    }
+
+    #[getter]
+    fn channel(&self) -> PyResult<u64> {
+        Ok(self.get()?.channel())
+    }
+
+    #[getter]
+    fn source(&self) -> PyResult<String> {
+        Ok(self.get()?.source().to_string())
+    }
+
+    #[getter]
+    fn timestamp_ns(&self) -> PyResult<Option<u64>> {
+        Ok(self.get()?.timestamp_ns())
+    }
+
+    #[getter]
+    fn priority(&self) -> PyResult<u8> {
+        Ok(self.get()?.priority())
+    }
+
+    /// Gives the memory back.
+    fn release(&mut self, py: Python<'_>) -> PyResult<()> {
+        if self.exports > 0 {
+            return Err(PyBufferError::new_err("a view of the message is still in use: release it first"));
+        }
+        if let Some(raw) = self.raw.take() {
+            self.sink.borrow(py).inner.release(raw);
+        }
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&mut self, py: Python<'_>, _args: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.release(py)
+    }
+
+    unsafe fn __getbuffer__(mut slf: PyRefMut<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let raw = slf.get()?;
+        let (at, len) = (raw.as_ptr().cast_mut(), raw.len());
+        // SAFETY: the memory is readable until the message is released, which is refused while there are exports; a small
+        // message lies in this object, which Python does not move.
+        unsafe { export(slf.as_ptr(), view, flags, at, len, true) }?;
+        slf.exports += 1;
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(mut slf: PyRefMut<'_, Self>, _view: *mut ffi::Py_buffer) {
+        slf.exports -= 1;
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            Python::attach(|py| self.sink.borrow(py).inner.release(raw));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+import os
+import pathlib
+import subprocess
+import time
+from collections.abc import Iterator
+
+import insane
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A runtime of its own for the tests."""
+    subprocess.run(["cargo", "build", "-q", "-p", "insaned"], cwd=ROOT, check=True)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    socket = tmp_path_factory.mktemp("insane") / "insaned.sock"
+    process = subprocess.Popen([target / "debug" / "insaned", "--socket", socket, "--log", "error"])
+    try:
+        for _ in range(200):
+            if socket.exists():
+                break
+            time.sleep(0.02)
+        os.environ["INSANE_SOCKET"] = str(socket)
+        yield str(socket)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture
+def session(runtime: str) -> Iterator[insane.Session]:
+    with insane.Session("pytest", socket=runtime) as opened:
+        yield opened

@@ -1,0 +1,194 @@
+import asyncio
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import insane
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+def pair(session: insane.Session, name: str, **options: object) -> tuple[insane.Source, insane.Sink]:
+    stream = session.stream()
+    sink = stream.sink(name, **options)  # type: ignore[arg-type]
+    source = stream.source(name)
+    assert source.wait_for_sinks(1) == 1
+    return source, sink
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1024, 65_000, 1 << 20, 5 << 20])
+def test_a_message_of_every_size_arrives_whole(session: insane.Session, size: int) -> None:
+    source, sink = pair(session, "sizes")
+    payload = os.urandom(size)
+    token = source.send(payload)
+    with sink.consume(5) as message:
+        assert len(message) == size and message.sequence == token
+        assert bytes(message) == payload
+        with memoryview(message) as view:
+            assert view.readonly and view == payload
+    outcome = source.outcome(token)
+    assert (outcome.intended, outcome.delivered, outcome.pending) == (1, 1, 0)
+
+
+def test_buffers_are_written_and_read_without_a_copy(session: insane.Session) -> None:
+    source, sink = pair(session, "views")
+    buffer = source.buffer(10_000)
+    view = memoryview(buffer)
+    view[:] = b"a" * 10_000
+    with pytest.raises(BufferError):
+        source.emit(buffer)
+    view.release()
+    source.emit(buffer, 9_000)
+    with pytest.raises(insane.InvalidArgument):
+        source.emit(buffer)
+    with pytest.raises(BufferError):
+        memoryview(buffer)
+    message = sink.consume(5)
+    first, second = memoryview(message), memoryview(message)
+    assert len(first) == 9_000 and first == second
+    with pytest.raises(BufferError):
+        message.release()
+    first.release()
+    second.release()
+    message.release()
+    with pytest.raises(ValueError):
+        len(message)
+
+
+def test_a_message_that_is_forgotten_gives_its_memory_back(session: insane.Session) -> None:
+    source, sink = pair(session, "forgotten")
+    for i in range(3000):
+        source.send(i.to_bytes(4, "little") * 100)
+        assert bytes(sink.consume(5))[:4] == i.to_bytes(4, "little")
+    gc.collect()
+
+
+async def test_asyncio_gets_every_message(session: insane.Session) -> None:
+    source, sink = pair(session, "async")
+
+    def emit() -> None:
+        for i in range(300):
+            source.wait_for_room()
+            source.send(i.to_bytes(2, "little"))
+            if i % 50 == 0:
+                time.sleep(0.01)
+
+    writer = threading.Thread(target=emit)
+    writer.start()
+    for i in range(300):
+        with await asyncio.wait_for(insane.receive(sink), 10) as message:
+            assert bytes(message) == i.to_bytes(2, "little")
+    writer.join()
+    asyncio.get_running_loop().call_later(0.05, sink.close)
+    assert [m async for m in insane.stream_messages(sink)] == []
+
+
+def test_other_threads_run_while_one_waits(session: insane.Session) -> None:
+    source, sink = pair(session, "gil", wait="sleep")
+    ticks = 0
+    stop = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    with pytest.raises(insane.TimedOut):
+        sink.consume(0.3)
+    before = ticks
+    stop.set()
+    ticker.join()
+    assert before > 10
+    source.send(b"x")
+    assert bytes(sink.consume(5)) == b"x"
+
+
+def test_bad_arguments_are_refused(runtime: str, session: insane.Session) -> None:
+    stream = session.stream()
+    with pytest.raises(insane.InvalidArgument, match="speed=11"):
+        session.stream(qos="speed=11")
+    with pytest.raises(insane.Conflict):
+        session.stream("timely", qos="timing=sensitive", strict=True)
+    with pytest.raises(insane.InvalidArgument):
+        stream.sink("x", wait="never")  # type: ignore[arg-type]
+    with pytest.raises(insane.InvalidArgument):
+        stream.source("x", deadline=-1)
+    with pytest.raises(insane.InvalidArgument):
+        stream.sink("")
+    with pytest.raises(insane.ConnectionFailed, match="/nonexistent"):
+        insane.Session("x", socket="/nonexistent/socket")
+    with pytest.raises(insane.NotAllowed):
+        insane.Session("x", socket=runtime, domain="nowhere")
+    source = stream.source("bad")
+    with pytest.raises(insane.InvalidArgument):
+        source.outcome(7)
+    with pytest.raises(insane.InvalidArgument):
+        source.buffer(1 << 40)
+    with pytest.raises(TypeError):
+        source.send("text")  # type: ignore[arg-type]
+    session.close()
+    with pytest.raises(insane.Closed):
+        session.stream()
+
+
+def test_the_numbers_are_those_of_the_library() -> None:
+    assert insane.CODES["Timeout"] == 5 and insane.CODES["NoBuffer"] == 80
+    for name, number in insane.CODES.items():
+        made = insane._errors.make(number, name, "text")
+        assert isinstance(made, insane.InsaneError) and (made.number, made.code) == (number, name)
+
+
+def test_a_forked_child_is_told_so(session: insane.Session) -> None:
+    source, sink = pair(session, "fork")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            sink.try_consume()
+        except insane.InsaneError as error:
+            code = 0 if error.code == "Forked" else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    source.send(b"still here")
+    assert bytes(sink.consume(5)) == b"still here"
+
+
+def test_an_interpreter_ends_with_everything_open(runtime: str) -> None:
+    code = (
+        "import insane; s = insane.Session('left open'); t = s.stream(); k = t.sink('e'); o = t.source('e');"
+        "o.send(b'x'); m = k.consume(5); v = memoryview(m); print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=20, capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n" and done.returncode == 0, done.stderr
+
+
+def test_control_c_ends_a_wait(runtime: str) -> None:
+    code = (
+        "import insane, os, signal, threading; s = insane.Session('ctrl-c')\n"
+        "k = s.stream().sink('never', wait='sleep')\n"
+        "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    k.consume()\nexcept KeyboardInterrupt:\n    print('interrupted')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=20, capture_output=True, text=True, check=False)
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_the_examples_talk_to_each_other(runtime: str) -> None:
+    sink = subprocess.Popen([sys.executable, EXAMPLES / "hello_sink.py"], stdout=subprocess.PIPE, text=True)
+    subprocess.run([sys.executable, EXAMPLES / "hello_source.py"], timeout=30, check=True)
+    heard, _ = sink.communicate(timeout=30)
+    assert heard.splitlines() == [f"hello {i} from Python" for i in range(10)]
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "ping_pong.py", "500"], timeout=60, capture_output=True, text=True, check=True
+    )
+    assert "500 round trips" in done.stdout

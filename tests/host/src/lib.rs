@@ -1,0 +1,143 @@
+//! What the whole-system tests share: a runtime of their own, a watchdog, and the accounting law.
+
+use insane::{Session, SessionBuilder};
+use insane_runtime::config::Config;
+use insane_runtime::server::Server;
+use insane_shm::counters::{CellCounts, CellState, Count};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A runtime in this process, on a socket of its own.
+#[derive(Debug)]
+pub struct Host {
+    server: Option<Server>,
+    config: Config,
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    /// Starts one with the default configuration.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// Starts one with a changed configuration.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory for the socket");
+        let mut config = Config::default();
+        config.runtime.socket = dir.path().join("insaned.sock");
+        change(&mut config);
+        let server = Server::start(config.clone()).expect("the runtime starts");
+        Self { server: Some(server), config, dir }
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("insaned.sock")
+    }
+
+    /// A session to be opened with it.
+    #[must_use]
+    pub fn builder(&self, app: &str) -> SessionBuilder {
+        Session::builder(app).socket(self.socket())
+    }
+
+    /// A session with it.
+    ///
+    /// # Panics
+    /// When it cannot be opened.
+    #[must_use]
+    pub fn session(&self, app: &str) -> Session {
+        self.builder(app).open().expect("a session")
+    }
+
+    /// Stops the runtime.
+    pub fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
+    /// Starts it again.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.server = Some(Server::start(self.config.clone()).expect("the runtime starts again"));
+    }
+}
+
+/// Ends the test's process when it has not finished in time: a hang is a failure that says where it was.
+#[derive(Debug)]
+pub struct Watchdog {
+    _ended: std::sync::mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    /// Watches until dropped.
+    #[must_use]
+    pub fn start(what: &'static str, limit: Duration) -> Self {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            if receiver.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: {what} has not finished within {limit:?}");
+                std::process::abort();
+            }
+        });
+        Self { _ended: sender }
+    }
+}
+
+/// Sums of the counts of one source's flows at both ends, for the accounting law.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Meant for some sink.
+    pub intended: u64,
+    /// Ended in a count at the source's end.
+    pub at_source: u64,
+    /// Ended in a count at the sink's end.
+    pub at_sink: u64,
+    /// Of these, delivered.
+    pub delivered: u64,
+}
+
+/// Adds the cells of any number of sessions up.
+#[must_use]
+pub fn account<'a>(cells: impl IntoIterator<Item = &'a CellCounts>) -> Account {
+    let mut sum = Account::default();
+    for cell in cells {
+        match cell.state {
+            CellState::Producing => {
+                sum.intended += cell.get(Count::Intended);
+                sum.at_source += [Count::SinkFull, Count::Expired, Count::Unconfirmed, Count::Dropped]
+                    .iter()
+                    .map(|c| cell.get(*c))
+                    .sum::<u64>();
+            }
+            CellState::Consuming => {
+                sum.delivered += cell.get(Count::Delivered);
+                sum.at_sink += insane_shm::counters::FINAL_AT_SINK.iter().map(|c| cell.get(*c)).sum::<u64>();
+            }
+            _ => {}
+        }
+    }
+    sum
+}
+
+impl Account {
+    /// Whether every intended message is in exactly one state.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.intended == self.at_source + self.at_sink
+    }
+}

@@ -1,0 +1,290 @@
+//! Applications on one host talk through shared memory.
+
+use insane::{Channel, Code, Event, Qos, Reliability, SinkOptions, SourceOptions, Wait, WhenFull};
+use insane_tests_host::{Host, Watchdog, account};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn reliable() -> Qos {
+    let mut qos = Qos::default();
+    qos.set_reliability(Reliability::Reliable);
+    qos
+}
+
+#[test]
+fn a_message_of_every_size_arrives_whole() {
+    let _watchdog = Watchdog::start("sizes", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    for qos in [Qos::default(), reliable()] {
+        let sink = b.stream(qos).unwrap().sink("sizes").unwrap();
+        let source = a.stream(qos).unwrap().source("sizes").unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        for len in [0usize, 1, 7, 8, 63, 64, 65, 255, 256, 257, 1024, 4096, 65_000, 1 << 20, (5 << 20) + 3] {
+            let payload: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
+            let token = source.send(&payload).unwrap();
+            let message = sink.consume_timeout(LIMIT).unwrap();
+            assert_eq!((message.len(), message.sequence()), (len, token.0));
+            assert!(message.to_vec() == payload, "{len} bytes differ");
+            assert_eq!(message.source(), source.epoch());
+            drop(message);
+            let outcome = source.outcome(token).unwrap();
+            assert!(outcome.is_final() && outcome.delivered == 1 && outcome.intended == 1, "{outcome:?}");
+        }
+        let audit = a.stream(qos).unwrap().audit();
+        assert_eq!((audit.held, audit.lost, audit.doubly_owned), (0, 0, 0), "{audit:?}");
+    }
+}
+
+#[test]
+fn one_session_has_both_ends() {
+    let _watchdog = Watchdog::start("own", LIMIT);
+    let host = Host::start();
+    let session = host.session("both");
+    let stream = session.stream(Qos::default()).unwrap();
+    let (first, second) = (stream.sink("loop").unwrap(), stream.sink("loop").unwrap());
+    let source = stream.source("loop").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    for i in 0..100u32 {
+        source.send(&[i as u8; 200]).unwrap();
+    }
+    for i in 0..100u32 {
+        assert_eq!(first.consume_timeout(LIMIT).unwrap().to_vec(), [i as u8; 200]);
+        assert_eq!(second.consume_timeout(LIMIT).unwrap().to_vec(), [i as u8; 200]);
+    }
+    assert_eq!(stream.audit().held, 0);
+}
+
+#[test]
+fn a_full_link_drops_alone_and_counts() {
+    let _watchdog = Watchdog::start("full", LIMIT);
+    let host = Host::with(|c| c.quota.link_entries = 64);
+    let (a, b, c) = (host.session("source"), host.session("reads"), host.session("sleeps"));
+    let reads = b.stream(Qos::default()).unwrap().sink("flood").unwrap();
+    let sleeps = c.stream(Qos::default()).unwrap().sink("flood").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("flood").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    let mut last = source.send(&[0; 300]).unwrap();
+    for i in 1..1000u32 {
+        reads.consume_timeout(LIMIT).unwrap();
+        last = source.send(&i.to_le_bytes().repeat(75)).unwrap();
+    }
+    reads.consume_timeout(LIMIT).unwrap();
+    let outcome = source.outcome(last).unwrap();
+    assert_eq!((outcome.delivered, outcome.dropped), (1, 1), "{outcome:?}");
+    let mut seen = 0;
+    while sleeps.try_consume().unwrap().is_some() {
+        seen += 1;
+    }
+    assert_eq!(seen, 64, "the sleeping sink keeps what its link holds");
+    let cells: Vec<_> = [&a, &b, &c].into_iter().flat_map(insane::Session::counts).collect();
+    let account = account(&cells);
+    assert!(account.holds() && account.intended == 2000 && account.delivered == 1064, "{account:?}");
+}
+
+#[test]
+fn a_reliable_source_waits_and_then_does_what_it_was_told() {
+    let _watchdog = Watchdog::start("reliable", LIMIT);
+    let host = Host::with(|c| c.quota.link_entries = 16);
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let stream = a.stream(reliable()).unwrap();
+    let sink = b.stream(reliable()).unwrap().sink("r").unwrap();
+    for (when_full, deadline) in [(WhenFull::Fail, 50), (WhenFull::DropSink, 50)] {
+        let deadline = Duration::from_millis(deadline);
+        let source =
+            stream.source_with("r", SourceOptions { when_full, deadline, ..SourceOptions::default() }).unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        for i in 0..16u8 {
+            source.send(&[i; 100]).unwrap();
+        }
+        let result = source.send(&[16; 100]);
+        if when_full == WhenFull::Fail {
+            assert_eq!(result.unwrap_err().code(), Code::SinkFull);
+            assert_eq!(source.sinks(), 1);
+        } else {
+            result.unwrap();
+            assert_eq!(source.sinks(), 0);
+            assert!(a.events().iter().any(|e| matches!(e, Event::SinkGivenUp { .. })));
+        }
+        for i in 0..16u8 {
+            assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [i; 100]);
+        }
+    }
+    // With a reader nothing is lost, however slow it is.
+    let source = stream.source("r").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let reader = std::thread::spawn(move || {
+        for i in 0..2000u32 {
+            let message = sink.consume_timeout(LIMIT).unwrap();
+            assert_eq!(message.to_vec(), i.to_le_bytes());
+            if i.is_multiple_of(97) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    for i in 0..2000u32 {
+        source.send(&i.to_le_bytes()).unwrap();
+    }
+    reader.join().unwrap();
+}
+
+#[test]
+fn names_are_checked_and_conflicts_refused() {
+    let _watchdog = Watchdog::start("names", LIMIT);
+    let host = Host::start();
+    let session = host.session("names");
+    let stream = session.stream_named("control", Qos::default()).unwrap();
+    assert_eq!(stream.name(), "control");
+    let other = host.session("other");
+    assert_eq!(other.stream_named("control", reliable()).unwrap_err().code(), Code::QosConflict);
+    assert_eq!(session.stream_named("a\nb", Qos::default()).unwrap_err().code(), Code::InvalidName);
+    assert_eq!(session.stream_named("qos:x", Qos::default()).unwrap_err().code(), Code::InvalidName);
+    assert_eq!(stream.sink("").unwrap_err().code(), Code::InvalidName);
+    let named = stream.sink("one").unwrap();
+    let clash = stream.sink(Channel::Id(named.channel().0)).unwrap_err();
+    assert_eq!(clash.code(), Code::ChannelIdTaken);
+    let mut sensitive = Qos::default();
+    sensitive.set_timing(insane::Timing::Sensitive);
+    assert_eq!(session.stream_with("tsn", sensitive, true).unwrap_err().code(), Code::QosUnavailable);
+    let effective = session.stream_named("tsn", sensitive).unwrap().effective_qos();
+    assert!(effective[0].datapath == "shm" && effective[0].reasons.len() == 1, "{effective:?}");
+    assert_eq!(host.builder("x").domain("nowhere").open().unwrap_err().code(), Code::NotPermitted);
+}
+
+#[test]
+fn late_messages_expire_and_closed_sinks_are_counted() {
+    let _watchdog = Watchdog::start("expire", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("late").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("late").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let emit = |within| {
+        let mut buffer = source.buffer(100).unwrap();
+        buffer.fill(1);
+        source.emit_within(buffer, within).unwrap()
+    };
+    let late = emit(Duration::from_nanos(1));
+    let good = emit(LIMIT);
+    std::thread::sleep(Duration::from_millis(1));
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().sequence(), good.0);
+    let outcome = source.outcome(late).unwrap();
+    assert_eq!((outcome.expired, outcome.delivered), (1, 0), "{outcome:?}");
+    assert_eq!(source.outcome(good).unwrap().delivered, 1);
+    for _ in 0..10 {
+        emit(LIMIT);
+    }
+    sink.close();
+    assert_eq!(sink.consume().unwrap_err().code(), Code::Closed);
+    source.wait_for_sinks(0, LIMIT);
+    let cells: Vec<_> = [&a, &b].into_iter().flat_map(insane::Session::counts).collect();
+    let account = account(&cells);
+    assert!(account.holds() && account.intended == 12 && account.delivered == 1, "{account:?} {cells:?}");
+    assert_eq!(source.sinks(), 0);
+    assert_eq!(a.stream(Qos::default()).unwrap().audit().held, 0);
+}
+
+#[test]
+fn waiting_in_every_way_gets_every_message() {
+    let _watchdog = Watchdog::start("waiting", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    for wait in [Wait::Sleep, Wait::Adaptive] {
+        let options = SinkOptions { wait, ..SinkOptions::default() };
+        let there = b.stream(Qos::default()).unwrap().sink_with("there", options.clone()).unwrap();
+        let back = b.stream(Qos::default()).unwrap().source("back").unwrap();
+        let here = a.stream(Qos::default()).unwrap().sink_with("back", options).unwrap();
+        let out = a.stream(Qos::default()).unwrap().source("there").unwrap();
+        assert_eq!((out.wait_for_sinks(1, LIMIT), back.wait_for_sinks(1, LIMIT)), (1, 1));
+        let echo = std::thread::spawn(move || {
+            for _ in 0..2000 {
+                let message = there.consume_timeout(LIMIT).unwrap();
+                back.send(&message.to_vec()).unwrap();
+            }
+        });
+        for i in 0..2000u32 {
+            out.send(&i.to_le_bytes()).unwrap();
+            assert_eq!(here.consume_timeout(LIMIT).unwrap().to_vec(), i.to_le_bytes());
+        }
+        echo.join().unwrap();
+    }
+}
+
+#[test]
+fn the_future_and_the_callback_get_messages() {
+    let _watchdog = Watchdog::start("async", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let source = a.stream(Qos::default()).unwrap().source("f").unwrap();
+    let sink = b.stream(Qos::default()).unwrap().sink("f").unwrap();
+    let counted = b.stream(Qos::default()).unwrap().sink("f").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let callback = counted.on_message(move |m| sender.send(m.to_vec()).unwrap()).unwrap();
+    let writer = std::thread::spawn(move || {
+        for i in 0..200u8 {
+            source.send(&[i; 90]).unwrap();
+            if i.is_multiple_of(10) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        source
+    });
+    for i in 0..200u8 {
+        assert_eq!(block_on(sink.receive()).unwrap().to_vec(), [i; 90]);
+        assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), [i; 90]);
+    }
+    drop(callback);
+    drop(writer.join().unwrap());
+}
+
+/// The smallest executor: parks this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park_timeout(LIMIT),
+        }
+    }
+}
+
+#[test]
+fn a_restart_of_the_runtime_leaves_local_channels_alone() {
+    let _watchdog = Watchdog::start("restart", LIMIT);
+    let mut host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("on").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("on").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for round in 0..3u32 {
+        host.stop();
+        for i in 0..100u32 {
+            source.send(&(round * 100 + i).to_le_bytes()).unwrap();
+            assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), (round * 100 + i).to_le_bytes());
+        }
+        host.restart();
+        // A new session finds the old source, and the old sink is not matched twice.
+        let late = host.session("late");
+        let other = late.stream(Qos::default()).unwrap().sink("on").unwrap();
+        assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+        source.send(b"both").unwrap();
+        assert_eq!(other.consume_timeout(LIMIT).unwrap().to_vec(), b"both");
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"both");
+        drop(other);
+        late.close();
+        while source.sinks() > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(sink.try_consume().unwrap().is_none());
+    }
+}

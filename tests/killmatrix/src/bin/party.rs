@@ -1,0 +1,159 @@
+//! A source or a sink that the kill matrix holds and kills: `party source|sink SOCKET CHANNEL BOARD`.
+#![forbid(unsafe_code)]
+
+use insane::{Code, Qos, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use insane_tests_killmatrix::board::{Board, Command, Word};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The message from which on some are too large for the first segment.
+const GROW_AT: u64 = 1500;
+
+/// Opens with patience: a runtime may die in the middle of it.
+fn patiently<T>(what: &str, mut open: impl FnMut() -> insane::Result<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(15);
+    loop {
+        match open() {
+            Ok(value) => return value,
+            Err(e) if Instant::now() >= end => panic!("{what}: {e}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Ends with the test: a party whose parent is gone has no use.
+fn end_with_parent() {
+    let parent = rustix::process::getppid();
+    std::thread::spawn(move || {
+        while rustix::process::getppid() == parent {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        std::process::exit(3);
+    });
+}
+
+/// The longest stall of a thread that only wants to run every half millisecond: what the machine does to everybody.
+fn hiccups() -> Arc<AtomicU64> {
+    let worst = Arc::new(AtomicU64::new(0));
+    let shared = worst.clone();
+    std::thread::spawn(move || {
+        let mut last = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_micros(500));
+            shared.fetch_max(u64::try_from(last.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            last = Instant::now();
+        }
+    });
+    worst
+}
+
+fn main() {
+    end_with_parent();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [role, socket, channel, board] = &arguments[..] else { panic!("party source|sink SOCKET CHANNEL BOARD") };
+    let board = Board::open(Path::new(board));
+    let socket = PathBuf::from(socket);
+    let session = patiently("session", || Session::builder(role.as_str()).socket(&socket).open());
+    let stream = patiently("stream", || session.stream(Qos::default()));
+    if role == "source" { emit(&stream, channel, &board) } else { consume(&stream, channel, &board) }
+}
+
+fn length(n: u64) -> usize {
+    match n {
+        n if n >= GROW_AT && n.is_multiple_of(64) => 5000,
+        n if n.is_multiple_of(2) => 40,
+        _ => 300,
+    }
+}
+
+fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
+    let options = SourceOptions { message_bytes: 300, ..SourceOptions::default() };
+    let source: Source = patiently("source", || stream.source_with(channel, options.clone()));
+    board.set(Word::Open, 1);
+    let worst = hiccups();
+    let mut n = 0u64;
+    loop {
+        let command = board.get(Word::Command);
+        if Command::of(command) == Command::Measure && board.get(Word::Done) != command {
+            worst.store(0, Ordering::Relaxed);
+        }
+        board.set(Word::Stall, worst.load(Ordering::Relaxed));
+        if Command::of(command) == Command::Pause {
+            let audit = stream.audit();
+            board.set(Word::Total, audit.total);
+            board.set(Word::Held, audit.held);
+            board.set(Word::Lost, audit.lost);
+            board.set(Word::Doubly, audit.doubly_owned);
+            board.set(Word::Sinks, source.sinks() as u64);
+            board.set(Word::Done, command);
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        board.set(Word::Done, command);
+        board.set(Word::Sinks, source.sinks() as u64);
+        for _ in 0..10 {
+            let payload = vec![n as u8; length(n)];
+            match source.send(&payload) {
+                Ok(_) => {
+                    n += 1;
+                    board.set(Word::Count, n);
+                }
+                // The slots that a stopped sink holds are its own; this source waits for its share.
+                Err(e) if e.code() == Code::NoBuffer => break,
+                Err(e) => panic!("emit: {e}"),
+            }
+            if n == GROW_AT + 64 {
+                board.set(Word::Grown, 1);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn consume(stream: &Stream, channel: &str, board: &Board) -> ! {
+    let options = SinkOptions { wait: Wait::Sleep, ..SinkOptions::default() };
+    let mut sink: Sink = patiently("sink", || stream.sink_with(channel, options.clone()));
+    board.set(Word::Open, 1);
+    let worst = hiccups();
+    let (mut seen, mut wrong, mut gap, mut last) = (0u64, 0u64, 0u64, Instant::now());
+    loop {
+        let command = board.get(Word::Command);
+        if board.get(Word::Done) != command {
+            match Command::of(command) {
+                Command::Reopen => {
+                    drop(sink);
+                    sink = patiently("sink", || stream.sink_with(channel, options.clone()));
+                }
+                Command::Measure => {
+                    (gap, last) = (0, Instant::now());
+                    worst.store(0, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            board.set(Word::Done, command);
+        }
+        match sink.consume_timeout(Duration::from_millis(20)) {
+            Ok(message) => {
+                seen += 1;
+                board.set(Word::Count, seen);
+                let bytes = message.to_vec();
+                let first = bytes.first().copied().unwrap_or_default();
+                if ![40, 300, 5000].contains(&bytes.len()) || bytes.iter().any(|b| *b != first) {
+                    wrong += 1;
+                    board.set(Word::Wrong, wrong);
+                }
+            }
+            Err(e) if e.code() == Code::Timeout => {}
+            Err(e) => panic!("consume: {e}"),
+        }
+        let pause = u64::try_from(last.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        last = Instant::now();
+        if pause > gap {
+            gap = pause;
+            board.set(Word::Gap, gap);
+        }
+        board.set(Word::Stall, worst.load(Ordering::Relaxed));
+    }
+}
