@@ -166,7 +166,7 @@ def run(
     result.log = str(log.relative_to(ROOT))
     threads = [] if binary.package.threads is None else [f"--test-threads={binary.package.threads}"]
     outcome = watch.run(
-        [str(binary.path), *threads, *arguments],
+        [str(binary.path), "--show-output", *threads, *arguments],
         log=log,
         limit_s=limit,
         cwd=binary.package.folder,

@@ -17,7 +17,13 @@ _LIBTEST_FAILED = re.compile(r"^    (\S+)$", re.M)
 _PYTEST = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.M)
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
 _UNITTEST_END = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.M)
+_CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped\s*\Z", re.M)
 _SKIPPED = re.compile(r"\bSKIPPED (\S+): (.+)$", re.M)
+# What --show-output tells of a test, passed or failed, up to the next or the end of the list.
+_OUTPUT = re.compile(
+    r"^---- (\S+)(?: \(line \d+\))? stdout ----\n(.*?)(?=^---- |^successes:|^failures:|\Z)", re.M | re.S
+)
+_SKIPPED_HERE = re.compile(r"^SKIPPED: (.+)$", re.M)
 _SOAK = re.compile(r"(?:^|::)soak_")
 
 
@@ -25,7 +31,8 @@ def libtest(log: str, result: Result, *, ignored_are_skips: bool = True) -> bool
     """Adds what a Rust test binary printed (or several in a row) to `result`; False if it printed no verdict.
 
     Ignored tests named `soak_…` belong to `make soak` and are not counted; other ignored ones are skips. A test that
-    finds at run time that it cannot run says `SKIPPED <name>: <reason>` past the capture of its output.
+    finds at run time that it, or a part of it, cannot run prints `SKIPPED: <reason>`, which `--show-output` lets through,
+    or says `SKIPPED <name>: <reason>` past the capture of its output. It is a skip then and no pass.
     """
     verdicts = _LIBTEST.findall(log)
     if not verdicts:
@@ -45,8 +52,12 @@ def libtest(log: str, result: Result, *, ignored_are_skips: bool = True) -> bool
         for name, verdict, reason in _LIBTEST_ONE.findall(log):
             if verdict == "ignored" and not _SOAK.search(name):
                 result.skip(name, reason or "ignored, no reason given")
-    skips = [(name, why) for name, why in dict.fromkeys(_SKIPPED.findall(log)) if name not in failed]
-    for name, why in skips:
+    skips = {name: why for name, why in _SKIPPED.findall(log) if name not in failed}
+    for name, output in _OUTPUT.findall(log):
+        reasons = _SKIPPED_HERE.findall(output)
+        if reasons and name not in failed:
+            skips[name] = "; ".join(dict.fromkeys(reasons))
+    for name, why in skips.items():
         result.skip(name, why.strip())
     result.passed += max(0, passed - len(skips))
     return True
@@ -109,6 +120,24 @@ def junit(path: Path, result: Result) -> bool:
     return True
 
 
+def closing(log: str, result: Result) -> bool:
+    """Adds a last line `N passed, N failed, N skipped` to `result`; False if the log ends otherwise.
+
+    Skips are named by lines `SKIPPED <name>: <reason>` before it.
+    """
+    last = _CLOSING.search(log)
+    if not last:
+        return False
+    passed, failed, skipped = (int(number) for number in last.groups())
+    result.passed += passed
+    for _ in range(failed):
+        result.fail("see the log")
+    named = list(dict.fromkeys(_SKIPPED.findall(log)))[:skipped]
+    for name, why in [*named, *[(result.unit, "no reason given")] * (skipped - len(named))]:
+        result.skip(name, why)
+    return True
+
+
 def any_of(log: str, result: Result) -> bool:
     """Adds what any known program printed to `result`; False if none did."""
-    return libtest(log, result) or pytest(log, result) or unittest(log, result)
+    return closing(log, result) or libtest(log, result) or pytest(log, result) or unittest(log, result)

@@ -123,7 +123,7 @@ def run(seconds: int, only: list[str]) -> int:
         if isinstance(job, Path):
             result = script(job, env, limit_s)
         else:
-            arguments = ["--ignored", "--exact", "--nocapture", name]
+            arguments = ["--ignored", "--exact", name]
             result = cargo.run(job[0], arguments, limit_s=limit_s, name=f"soak {job[0].package.name} {name}", env=env)
             if not result.passed and not result.failed:
                 result.fail("did not run")

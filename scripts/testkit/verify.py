@@ -171,23 +171,24 @@ class Verifier:
 
     def _fuzz(self, line: Line, result: Result) -> None:
         """Some seconds of one target, from the committed corpus; what it finds stays under out/fuzz."""
-        scratch = OUT / "fuzz" / line.name
+        folder, target = fuzz_folder(line.name)
+        scratch = OUT / "fuzz" / slug(line.name)
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "corpus").mkdir(parents=True)
         (scratch / "found").mkdir()
         common = ["cargo", f"+{self.nightly}", "fuzz"]
-        place = ["--fuzz-dir", "fuzz", "--target-dir", str(ROOT / "target/fuzz")]
+        place = ["--fuzz-dir", folder, "--target-dir", str(ROOT / "target/fuzz")]
         log, env = ROOT / result.log, dict(line.env)
-        outcome = watch.run([*common, "build", *place, line.name], log=log, limit_s=BUILD_LIMIT_S, cwd=ROOT, env=env)
+        outcome = watch.run([*common, "build", *place, target], log=log, limit_s=BUILD_LIMIT_S, cwd=ROOT, env=env)
         if outcome.code:
             result.fail(outcome.trouble(BUILD_LIMIT_S) or "does not build")
             return
-        seeds = ROOT / "fuzz/corpus" / line.name
+        seeds = ROOT / folder / "corpus" / target
         corpora = [str(scratch / "corpus"), *([str(seeds)] if seeds.is_dir() else [])]
         flags = [f"-max_total_time={self.fuzz_seconds}", f"-artifact_prefix={scratch}/found/", "-timeout=10", *line.run]
         limit_s = max(line.limit_s, self.fuzz_seconds * 2 + 60)
         outcome = watch.run(
-            [*common, "run", *place, *line.build, line.name, *corpora, "--", *flags],
+            [*common, "run", *place, *line.build, target, *corpora, "--", *flags],
             log=log,
             limit_s=limit_s,
             cwd=ROOT,
@@ -224,8 +225,16 @@ def sources() -> dict[str, str]:
 
 
 def fuzz_targets() -> list[str]:
-    """The fuzz targets that exist."""
-    return sorted(path.stem for path in (ROOT / "fuzz/fuzz_targets").glob("*.rs"))
+    """The fuzz targets that exist, as the list names them."""
+    own = [path.stem for path in (ROOT / "fuzz/fuzz_targets").glob("*.rs")]
+    crates = (ROOT / "crates").glob("*/fuzz/fuzz_targets/*.rs")
+    return sorted(own + [f"{path.parents[1].relative_to(ROOT)}/{path.stem}" for path in crates])
+
+
+def fuzz_folder(name: str) -> tuple[str, str]:
+    """The folder of a fuzz target and its name there: `control` is in fuzz, others say where they are."""
+    folder, _, target = name.rpartition("/")
+    return folder or "fuzz", target
 
 
 def pinned_nightly() -> str:

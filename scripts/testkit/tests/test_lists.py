@@ -38,5 +38,9 @@ class Lists(unittest.TestCase):
         listed = verify.parse_list("loom x\nfuzz control")
         self.assertEqual(verify.missing(listed, {"x": "#[cfg(loom)]\nmod m;"}, ["control"]), [])
 
+    def test_fuzz_targets_of_crates_have_their_folder_in_the_name(self) -> None:
+        self.assertEqual(verify.fuzz_folder("control"), ("fuzz", "control"))
+        self.assertEqual(verify.fuzz_folder("crates/x/fuzz/headers"), ("crates/x/fuzz", "headers"))
+
     def test_other_build_messages_are_passed_over(self) -> None:
         self.assertEqual(binaries([{"reason": "build-finished", "success": True}]), [])

@@ -75,6 +75,15 @@ class Libtest(unittest.TestCase):
         result = self.count(FAILED.replace("    not_a_test_name", "SKIPPED two: no huge pages"))
         self.assertEqual((result.passed, result.failed, result.skipped), (1, 2, 0))
 
+    def test_a_skip_that_is_only_printed_is_no_pass(self) -> None:
+        shown = (
+            "\nsuccesses:\n\n---- a::one stdout ----\nSKIPPED: no card\nmore\n\n---- a::four stdout ----\nnot SKIPPED: x\n\n"
+            "\nsuccesses:\n    a::one\n    a::four\n\ntest result: ok. 1 passed"
+        )
+        result = self.count(PASSED.replace("test result: ok. 1 passed", shown.replace("ok. 1 passed", "ok. 2 passed")))
+        self.assertEqual((result.passed, result.failed), (1, 0))
+        self.assertEqual(result.skips, [("a::two", "needs a network card"), ("a::one", "no card")])
+
     def test_no_verdict_is_no_count(self) -> None:
         result = Result(unit="x")
         self.assertFalse(parse.libtest("running 1 test\ntest a ... ok\n", result))
@@ -111,3 +120,15 @@ class Python(unittest.TestCase):
             path.write_text(text[:40])
             self.assertFalse(parse.junit(path, Result(unit="x")))
         self.assertEqual((result.passed, result.failures, result.skips), (1, ["a::c"], [("a::d", "no card")]))
+
+
+class Closing(unittest.TestCase):
+    def test_a_scripts_own_last_line_counts(self) -> None:
+        result = Result(unit="x")
+        log = "128 passed, 0 failed\nSKIPPED the::card: none here\n5 passed, 1 failed, 2 skipped\n"
+        self.assertTrue(parse.any_of(log, result))
+        self.assertEqual((result.passed, result.failed), (5, 1))
+        self.assertEqual(result.skips, [("the::card", "none here"), ("x", "no reason given")])
+
+    def test_only_as_the_last_line(self) -> None:
+        self.assertFalse(parse.closing("1 passed, 0 failed, 0 skipped\nSegmentation fault\n", Result(unit="x")))
