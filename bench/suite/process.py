@@ -179,3 +179,6 @@ def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, fl
         for _, process in reversed(started):
             process.reap()
         shutil.rmtree(folder, ignore_errors=True)
+        # Shared memory that a system left behind carries the folder's name, by contract.
+        for left in shm.glob(folder.name + "*"):
+            left.unlink(missing_ok=True)

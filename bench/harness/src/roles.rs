@@ -18,7 +18,7 @@ pub trait Pinger {
     /// Whatever makes the repetition void.
     fn exchange(&mut self, n: u64) -> Result<()>;
 
-    /// Whether the other end read the memory that this end wrote, where that is known.
+    /// Whether the other end read the very memory that this end wrote, where the program has checked it.
     fn in_place(&self) -> Option<bool> {
         None
     }
