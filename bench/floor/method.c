@@ -33,7 +33,7 @@
 #define SLOTS 1024
 #define PROGRESS_EVERY 32
 #define CLOCK_EVERY 1024
-#define LARGEST (1 << 20)
+#define LARGEST 65536
 
 struct flag { _Alignas(128) _Atomic uint64_t value; };
 struct direction { struct flag flag; _Alignas(128) unsigned char payload[LARGEST]; };

@@ -151,7 +151,8 @@ def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, fl
               "--warmup", str(int(amounts["warmup"])), "--seconds", f"{amounts['seconds']:g}"]
     roles = _roles(cell, cores)
     if cell.aux:
-        roles.insert(0, ("aux", cores.aux if cell.aux_core and cores.aux is not None else cores.pair[1], []))
+        # A helper has a core of its own where there is one, even if it does not need it.
+        roles.insert(0, ("aux", cores.aux if cores.aux is not None else cores.pair[1], []))
     started: list[tuple[str, Process]] = []
     try:
         for number, (role, core, more) in enumerate(roles):
@@ -179,3 +180,6 @@ def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, fl
         for _, process in reversed(started):
             process.reap()
         shutil.rmtree(folder, ignore_errors=True)
+        # Shared memory that a system left behind carries the folder's name, by contract.
+        for left in shm.glob(folder.name + "*"):
+            left.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,13 +17,14 @@ ROOT = BENCH.parent
 
 @dataclass(frozen=True)
 class Source:
-    """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one."""
+    """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one.
+    `cmake` is the oldest CMake that can build it."""
 
     key: str
     package: str | None = None
     binary: str | None = None
     script: str | None = None
-    needs: tuple[str, ...] = ()
+    cmake: tuple[int, int] | None = None
 
 
 SOURCES = (
@@ -33,7 +35,7 @@ SOURCES = (
     Source("udp-python", script="python/bench_udp.py"),
     Source("zeromq", "bench-zeromq", "bench-zeromq"),
     Source("iceoryx2", "bench-iceoryx2", "bench-iceoryx2"),
-    Source("aeron", "bench-aeron", "bench-aeron"),
+    Source("aeron", "bench-aeron", "bench-aeron", cmake=(3, 30)),
     Source("insane", "bench-insane", "bench-insane"),
     Source("insane-c", "bench-insane-c", "bench-insane-c"),
     Source("insane-python", script="insane/python/bench_insane.py"),
@@ -74,6 +76,37 @@ def build_floor_method(log_folder: Path) -> Path:
     return out
 
 
+def cmake_version(program: str) -> tuple[int, int] | None:
+    """Major and minor version of a CMake, or `None` if it is none."""
+    try:
+        words = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20).stdout.split()
+        major, minor = words[2].split(".")[:2]
+        return int(major), int(minor)
+    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
+        return None
+
+
+def find_cmake(oldest: tuple[int, int]) -> str:
+    """A CMake that is new enough: the system's, or one of our own from the Python package index."""
+    system = shutil.which("cmake")
+    if system is not None and (cmake_version(system) or (0, 0)) >= oldest:
+        return system
+    venv = BENCH / "target" / "tools"
+    own = str(venv / "bin" / "cmake")
+    if (cmake_version(own) or (0, 0)) >= oldest:
+        return own
+    wanted = f"cmake>={oldest[0]}.{oldest[1]},<4"
+    for step in ([sys.executable, "-m", "venv", str(venv)], [str(venv / "bin" / "pip"), "install", "-q", wanted]):
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, timeout=300)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Absence(f"not built: no {wanted}: {error}") from error
+        if done.returncode != 0:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["pip failed"]
+            raise Absence(f"not built: no {wanted}: {last[0]}")
+    return own
+
+
 def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
     """Builds one crate by itself, so that one that fails takes nothing else with it."""
     folder = package_folder(source.package)
@@ -84,9 +117,13 @@ def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
         raise Absence("not built: no cargo")
     command = [cargo, "build", "--release", "--locked", "--package", source.package]
     command += ["--jobs", str(jobs)] if jobs else []
+    environment = dict(os.environ)
+    if source.cmake is not None:
+        environment["CMAKE"] = find_cmake(source.cmake)
     log = log_folder / f"build-{source.key}.log"
     with log.open("w") as out:
-        code = subprocess.run(command, cwd=BENCH, stdout=out, stderr=subprocess.STDOUT).returncode
+        done = subprocess.run(command, cwd=BENCH, env=environment, stdout=out, stderr=subprocess.STDOUT)
+    code = done.returncode
     if code != 0:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error")] or lines[-1:]

@@ -1,6 +1,7 @@
 //! Round trips: a flag and a payload each way, written by one side, read whole and answered by the other.
 
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use bench_harness::Waiting;
 
@@ -18,8 +19,12 @@ pub struct Line {
 
 /// The flag has a cache line pair to itself, so that the payload's prefetching does not touch it.
 const FLAG_BYTES: usize = 128;
-/// The futex class waits on a 32-bit word of its own.
+/// The sleeping class waits on a 32-bit word of its own, and says in another that it does.
+///
+/// Waking without being asked would be simpler, but then the two sides can fall into step: each answers while the
+/// other is still in its needless system call, nobody ever sleeps, and the figure is that of two system calls.
 const FUTEX_OFFSET: usize = 64;
+const ASLEEP_OFFSET: usize = 96;
 
 fn stride(payload: usize) -> usize {
     FLAG_BYTES + payload.next_multiple_of(128)
@@ -56,7 +61,10 @@ impl Line {
         if self.sleeps {
             let word = self.shared.word32(side + FUTEX_OFFSET);
             word.store(n as u32, Release); // pairs with: receive
-            futex_wake(word, 1);
+            fence(SeqCst); // with: receive. Either we see the sleeper or it sees the message.
+            if self.shared.word32(side + ASLEEP_OFFSET).load(Relaxed) != 0 {
+                futex_wake(word, 1);
+            }
         } else {
             self.shared.word64(side).store(n, Release); // pairs with: receive
         }
@@ -66,12 +74,16 @@ impl Line {
     fn receive(&self, side: usize, n: u64, len: usize) {
         if self.sleeps {
             let word = self.shared.word32(side + FUTEX_OFFSET);
-            loop {
-                let seen = word.load(Acquire); // pairs with: send
-                if seen == n as u32 {
-                    break;
+            let asleep = self.shared.word32(side + ASLEEP_OFFSET);
+            while word.load(Acquire) != n as u32 {
+                // pairs with: send
+                asleep.store(1, Relaxed);
+                fence(SeqCst); // with: send
+                let seen = word.load(Relaxed);
+                if seen != n as u32 {
+                    futex_wait(word, seen);
                 }
-                futex_wait(word, seen);
+                asleep.store(0, Relaxed);
             }
         } else {
             let flag = self.shared.word64(side);

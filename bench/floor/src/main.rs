@@ -28,10 +28,6 @@ impl Pinger for Asking {
         self.0.ask(n);
         Ok(())
     }
-
-    fn in_place(&self) -> Option<bool> {
-        Some(true)
-    }
 }
 
 struct Answering {

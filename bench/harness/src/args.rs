@@ -23,6 +23,8 @@ pub enum Role {
     LargeSource,
     /// Reads every byte of a large message and says so (experiment `large`).
     LargeSink,
+    /// Opens and closes what the variant names, once per sample (experiment `open`).
+    Open,
     /// A helper process that the mode asked for (a media driver, a runtime).
     Aux,
     /// Prints what the program can do, as one JSON line, and ends.

@@ -10,15 +10,15 @@ use crate::summary::{Rate, latency};
 use crate::sys::now_ns;
 use crate::{Args, Control, Description, Role, Stop, Tally, sys};
 
-/// The asking end of `rtt` and `large`.
+/// The asking end of `rtt` and `large`; in `open`, what opens and closes.
 pub trait Pinger {
-    /// Writes all of message `n`, sends it, awaits the answer and reads all of it.
+    /// Writes all of message `n`, sends it, awaits the answer and reads all of it. In `open`: opens and closes once.
     ///
     /// # Errors
     /// Whatever makes the repetition void.
     fn exchange(&mut self, n: u64) -> Result<()>;
 
-    /// Whether the other end read the memory that this end wrote, where that is known.
+    /// Whether the other end read the very memory that this end wrote, where the program has checked it.
     fn in_place(&self) -> Option<bool> {
         None
     }
@@ -123,7 +123,7 @@ fn run<S: System>(args: &Args) -> Result<()> {
             }
             Ok(())
         }
-        Role::RttClient | Role::LargeSource => {
+        Role::RttClient | Role::LargeSource | Role::Open => {
             let mut end = S::pinger(args)?;
             control.ready()?;
             let cpu = control.await_go()?;

@@ -1,4 +1,4 @@
-//! The few system calls that the standard library does not offer. The only unsafe code of this crate.
+//! The few system calls that the standard library does not offer.
 
 use std::io;
 use std::time::Duration;

@@ -101,10 +101,6 @@ impl Pinger for Asking {
         }
         Ok(())
     }
-
-    fn in_place(&self) -> Option<bool> {
-        Some(false)
-    }
 }
 
 /// A listening end; its one connection comes after it has said `ready`.

@@ -85,10 +85,6 @@ impl Pinger for Asking {
         }
         bail!("no answer to message {n} in 30 s")
     }
-
-    fn in_place(&self) -> Option<bool> {
-        Some(false)
-    }
 }
 
 struct Answering(Pair);

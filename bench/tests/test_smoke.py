@@ -1,0 +1,59 @@
+"""A tiny bench from end to end: builds, measures the floor and UDP, and the files are as promised."""
+
+import json
+import math
+import subprocess
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from suite import rows
+from suite.cells import WAITING_CLASSES
+from suite.systems import BENCH
+
+#: Building may be part of it. A watchdog, not a judgement.
+WATCHDOG_S = 900
+
+
+class Smoke(unittest.TestCase):
+    def test_a_quick_round_trip_run(self) -> None:
+        with TemporaryDirectory() as folder:
+            out = Path(folder) / "latest.json"
+            command = [str(BENCH / "run"), "--quick", "--only", "rtt", "--systems", "floor,udp", "--rounds", "1",
+                       "--no-plots", "--seed", "7", "--out", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = (Path(folder) / "report.md").read_text()
+            raw = [json.loads(line) for line in (Path(folder) / "runs.jsonl").read_text().splitlines()]
+            found = json.loads(out.read_text())
+        self.assertEqual(list(found), ["machine", "rows"])
+        self.assertEqual(found["machine"]["run"]["seed"], 7)
+        self.assertTrue(found["rows"])
+        kept = {(r["cell"]["system"], r["cell"]["waiting"], r["cell"]["knob"]) for r in raw}
+        self.assertTrue(kept)
+        for row in found["rows"]:
+            self.check_row(row)
+            self.assertIn((row["system"], row["waiting"], row["knob"] == "on"), kept)
+        self.assertIn("not measured", report)
+        self.assertIn("insane: not part of this run", report)
+
+    def check_row(self, row: dict[str, object]) -> None:
+        self.assertEqual(tuple(row), rows.FIELDS)
+        self.assertEqual(row["experiment"], "rtt")
+        self.assertIn(row["system"], ("floor", "udp"))
+        self.assertIn(row["waiting"], WAITING_CLASSES)
+        self.assertIn(row["metric"], rows.UNITS)
+        self.assertEqual(row["unit"], rows.UNITS[row["metric"]])
+        self.assertEqual((row["placement"], row["payload_bytes"], row["sinks"]), ("local", 64, 1))
+        self.assertEqual(len(set(row["cores"])), 2)
+        for name in ("median", "low", "high", "floor_before", "floor_after", "cpu_per_msg"):
+            self.assertTrue(math.isfinite(row[name]) and row[name] > 0, (name, row))
+        self.assertTrue(row["low"] <= row["median"] <= row["high"])
+        self.assertTrue(max(row["floor_before"], row["floor_after"]) <= 1.2 * min(row["floor_before"], row["floor_after"]))
+        self.assertGreaterEqual(row["samples"], 1)
+        self.assertEqual(row["loss"], 0)
+        self.assertIsNone(row["hop_ns"])
+
+
+if __name__ == "__main__":
+    unittest.main()
