@@ -10,6 +10,7 @@ use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, SinkId};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +36,14 @@ pub struct Sink {
 #[derive(Debug)]
 pub struct Message<'a> {
     sink: &'a Sink,
-    raw: RawMessage,
+    raw: ManuallyDrop<RawMessage>,
+}
+
+impl<'a> Message<'a> {
+    #[inline]
+    fn new(sink: &'a Sink, raw: RawMessage) -> Self {
+        Self { sink, raw: ManuallyDrop::new(raw) }
+    }
 }
 
 impl Deref for Message<'_> {
@@ -48,7 +56,8 @@ impl Deref for Message<'_> {
 impl Drop for Message<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.sink.give_back(&self.raw);
+        // SAFETY: it is taken out once, here.
+        self.sink.give_back(unsafe { ManuallyDrop::take(&mut self.raw) });
     }
 }
 
@@ -122,9 +131,9 @@ impl Sink {
     ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
-    #[inline]
+    #[inline(always)]
     pub fn consume(&self) -> Result<Message<'_>> {
-        Ok(Message { raw: self.consume_raw(None)?, sink: self })
+        self.consume_raw(None).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message, waiting for one at most `timeout`.
@@ -132,23 +141,23 @@ impl Sink {
     /// # Errors
     /// [`Code::Timeout`], [`Code::Closed`], [`Code::Forked`].
     pub fn consume_timeout(&self, timeout: Duration) -> Result<Message<'_>> {
-        Ok(Message { raw: self.consume_raw(Some(timeout))?, sink: self })
+        self.consume_raw(Some(timeout)).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message if there is one. Never blocks.
     ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
-    #[inline]
+    #[inline(always)]
     pub fn try_consume(&self) -> Result<Option<Message<'_>>> {
-        Ok(self.try_raw()?.map(|raw| Message { raw, sink: self }))
+        Ok(self.try_raw()?.map(|raw| Message::new(self, raw)))
     }
 
     /// As [`Self::try_consume`], for bindings that keep messages by themselves: give it back with [`Self::release`].
     ///
     /// # Errors
     /// As [`Self::try_consume`].
-    #[inline]
+    #[inline(always)]
     pub fn try_raw(&self) -> Result<Option<RawMessage>> {
         self.check()?;
         let mut rx = self.stream.rx.lock();
@@ -164,11 +173,11 @@ impl Sink {
     /// Gives back a message that [`Self::try_raw`] or [`Self::consume_raw`] of this sink gave. Never blocks.
     #[inline]
     pub fn release(&self, message: RawMessage) {
-        self.give_back(&message);
+        self.give_back(message);
     }
 
     #[inline]
-    fn give_back(&self, message: &RawMessage) {
+    fn give_back(&self, message: RawMessage) {
         // A forked child does not have the memory to give back to.
         if self.forks == fork::count() {
             self.stream.rx.lock().release(message);
@@ -179,7 +188,7 @@ impl Sink {
     ///
     /// # Errors
     /// As [`Self::consume_timeout`].
-    #[inline]
+    #[inline(always)]
     pub fn consume_raw(&self, timeout: Option<Duration>) -> Result<RawMessage> {
         if let Some(message) = self.try_raw()? {
             return Ok(message);
@@ -187,6 +196,8 @@ impl Sink {
         self.wait_for(timeout)
     }
 
+    #[cold]
+    #[inline(never)]
     fn wait_for(&self, timeout: Option<Duration>) -> Result<RawMessage> {
         let start = Instant::now();
         let mut spun = start;
@@ -356,6 +367,6 @@ impl<'a> Future for Receive<'a> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let sink = self.sink;
-        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message { raw, sink }))
+        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message::new(sink, raw)))
     }
 }
