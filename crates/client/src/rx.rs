@@ -692,8 +692,11 @@ fn raw(
     extra: Option<Box<Extra>>,
 ) -> RawMessage {
     let mut place = pool.lend();
-    // SAFETY: INV-BLOCK-1: it is this message's alone. The address of a part is taken before the reference is made.
-    let (inside, taken) = unsafe { (&raw mut (*place.as_ptr()).inside, place.as_mut()) };
+    // The address of a part is taken before the reference to the whole is made.
+    // SAFETY: INV-BLOCK-1: it is this message's alone.
+    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
+    // SAFETY: as above.
+    let taken = unsafe { place.as_mut() };
     taken.length = d.length;
     if d.flags & FLAG_INLINE != 0 {
         link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
