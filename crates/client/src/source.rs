@@ -424,8 +424,13 @@ impl Source {
     /// [`Code::Timeout`], [`Code::Forked`].
     pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
         self.check()?;
-        if self.stream.tx.lock().has_room(self.index, None) {
-            return Ok(());
+        {
+            let mut tx = self.stream.tx.lock();
+            if tx.has_room(self.index, None) {
+                return Ok(());
+            }
+            // Who sleeps makes no room.
+            tx.flush(self.index);
         }
         let start = Instant::now();
         while !self.stream.tx.lock().has_room(self.index, None) {
@@ -446,6 +451,7 @@ impl Source {
     #[cold]
     fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
         let start = Instant::now();
+        self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
             let full = tx.full_links(self.index, slot);
