@@ -583,7 +583,7 @@ impl Rx {
         let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut) else { return };
         sink.open = false;
         sink.interrupt.fetch_add(1, Ordering::Release);
-        insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+        insane_shm::wait::wake_own(&sink.interrupt);
         if let Some(waker) = sink.waker.take() {
             crate::session::lock(&self.wakers).push(waker);
         }
@@ -641,7 +641,7 @@ impl Rx {
     pub(crate) fn interrupt(&mut self) {
         for sink in self.sinks.iter_mut().flatten() {
             sink.interrupt.fetch_add(1, Ordering::Release);
-            insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+            insane_shm::wait::wake_own(&sink.interrupt);
             if let Some(waker) = sink.waker.take() {
                 crate::session::lock(&self.wakers).push(waker);
             }

@@ -199,35 +199,42 @@ impl Sink {
     #[cold]
     #[inline(never)]
     fn wait_for(&self, timeout: Option<Duration>) -> Result<RawMessage> {
-        let start = Instant::now();
-        let mut spun = start;
-        let mut turns = 0u32;
-        loop {
-            if let Some(message) = self.try_raw()? {
-                return Ok(message);
-            }
-            turns = turns.wrapping_add(1);
-            if self.wait != Wait::Sleep {
-                std::hint::spin_loop();
-                // The clock costs more than a look at the ring.
-                if !turns.is_multiple_of(64) {
-                    continue;
+        // The clock costs more than a look at the ring, and most waits end within a few looks.
+        const LOOKS: u32 = 64;
+        if self.wait != Wait::Sleep {
+            for _ in 0..LOOKS {
+                if let Some(message) = self.try_raw()? {
+                    return Ok(message);
                 }
             }
-            let now = Instant::now();
-            let left = timeout.map(|t| t.saturating_sub(now - start));
+        }
+        let start = Instant::now();
+        let mut left = timeout;
+        let mut spun = start;
+        loop {
             if left == Some(Duration::ZERO) {
                 return Err(Code::Timeout.into());
             }
             let spins = match self.wait {
                 Wait::Spin => true,
-                Wait::Adaptive => now - spun < SPIN,
+                Wait::Adaptive => spun.elapsed() < SPIN,
                 Wait::Sleep => false,
             };
             if !spins {
                 self.sleep(left);
-                spun = Instant::now();
+                if self.wait == Wait::Adaptive {
+                    spun = Instant::now();
+                }
             }
+            for _ in 0..if self.wait == Wait::Sleep { 1 } else { LOOKS } {
+                if let Some(message) = self.try_raw()? {
+                    return Ok(message);
+                }
+                if self.wait != Wait::Sleep {
+                    std::hint::spin_loop();
+                }
+            }
+            left = timeout.map(|t| t.saturating_sub(start.elapsed()));
         }
     }
 
