@@ -10,6 +10,7 @@ use insane_shm::segment::SegmentView;
 use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct Rx {
     /// What is kept of the messages that sinks have.
     taken: Pool<Taken>,
     next: usize,
+    /// The number of the next sleep.
+    next_sleep: u64,
     generation: u32,
     /// Wakers are to be called: the service thread is to be told.
     pub(crate) alarm: bool,
@@ -49,7 +52,10 @@ pub(crate) struct RxLink {
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
-    sleepers: u32,
+    /// The sleeps that were announced on it and are not over.
+    asleep: SmallVec<[u64; 4]>,
+    /// Sleeps with lower numbers are to end.
+    roused: u64,
     armed: bool,
     /// The session, whose service thread hears of a broken link.
     session: Arc<Shared>,
@@ -294,7 +300,7 @@ impl RxLink {
     pub(crate) fn is_spent(&self) -> bool {
         (self.peer_gone || self.broken.is_some())
             && self.out == 0
-            && self.sleepers == 0
+            && self.asleep.is_empty()
             && (self.broken.is_some() || !self.consumer.ready())
     }
 }
@@ -532,7 +538,8 @@ impl Rx {
             bell: None,
             generation: self.generation,
             out: 0,
-            sleepers: 0,
+            asleep: SmallVec::new(),
+            roused: 0,
             armed: false,
             session,
         };
@@ -588,6 +595,7 @@ impl Rx {
             crate::session::lock(&self.wakers).push(waker);
         }
         let queue = std::mem::take(&mut sink.queue);
+        self.rouse();
         for message in queue {
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
@@ -606,35 +614,64 @@ impl Rx {
             return None;
         }
         let seen = me.interrupt.load(Ordering::Acquire);
-        let mut sleep = Sleep { words: vec![WaitWord::interrupt(&me.interrupt, seen)], links: Vec::new() };
+        let interrupt = WaitWord::interrupt(&me.interrupt, seen);
+        let mut sleep = Sleep { words: SmallVec::new(), links: SmallVec::new(), number: self.next_sleep };
+        self.next_sleep += 1;
         for (at, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link.as_mut().filter(|l| l.broken.is_none()) else { continue };
             link.consumer.settle();
             let kinds = if link.armed { SleepKinds::FUTEX.and(SleepKinds::DOORBELL) } else { SleepKinds::FUTEX };
             let announced = link.consumer.prepare_sleep(kinds);
-            link.sleepers += 1;
+            link.asleep.push(sleep.number);
             sleep.words.push(link.consumer.wait_word(announced));
             sleep.links.push((at, link.generation));
         }
+        // Sleeping on one word is half the work for the kernel; then it is the link's, see `rouse`.
+        if sleep.words.len() != 1 {
+            sleep.words.push(interrupt);
+        }
         if self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready()) {
-            self.awake(&sleep.links);
+            self.awake(&sleep);
             return None;
         }
         Some(sleep)
     }
 
     /// A thread that [`Self::announce`]d is awake.
-    pub(crate) fn awake(&mut self, links: &[(usize, u32)]) {
-        for (at, generation) in links {
+    pub(crate) fn awake(&mut self, sleep: &Sleep) {
+        for (at, generation) in &sleep.links {
             let Some(link) = self.links[*at].as_mut().filter(|l| l.generation == *generation) else { continue };
-            link.sleepers = link.sleepers.saturating_sub(1);
-            if link.sleepers == 0 && !link.armed {
+            link.asleep.retain(|n| *n != sleep.number);
+            if link.asleep.is_empty() && !link.armed {
                 link.consumer.awake();
             }
             if link.peer_gone || link.broken.is_some() {
                 self.sweep(*at);
             }
         }
+    }
+
+    /// Ends the sleeps on all links. A thread between its announcement and its sleep is missed, so the service thread goes on
+    /// with [`Self::rouse_again`] until all have left.
+    fn rouse(&mut self) {
+        let all = self.next_sleep;
+        for link in self.links.iter_mut().flatten().filter(|l| !l.asleep.is_empty()) {
+            link.roused = all;
+            link.consumer.rouse();
+            link.session.rousing.store(true, Ordering::Release);
+        }
+    }
+
+    /// Ends the sleeps that are to end and are not over. Returns whether there are any.
+    pub(crate) fn rouse_again(&mut self) -> bool {
+        let mut any = false;
+        for link in self.links.iter_mut().flatten() {
+            if link.asleep.iter().any(|n| *n < link.roused) {
+                link.consumer.rouse();
+                any = true;
+            }
+        }
+        any
     }
 
     /// Ends every wait on this stream, so that the waiters look at its links again.
@@ -646,14 +683,18 @@ impl Rx {
                 crate::session::lock(&self.wakers).push(waker);
             }
         }
+        self.rouse();
     }
 
     /// Arms the doorbells of all links, and looks again. `false`: there is something now.
     pub(crate) fn arm(&mut self, sink: usize) -> bool {
         for link in self.links.iter_mut().flatten().filter(|l| l.broken.is_none()) {
             link.consumer.settle();
-            let kinds =
-                if link.sleepers > 0 { SleepKinds::DOORBELL.and(SleepKinds::FUTEX) } else { SleepKinds::DOORBELL };
+            let kinds = if !link.asleep.is_empty() {
+                SleepKinds::DOORBELL.and(SleepKinds::FUTEX)
+            } else {
+                SleepKinds::DOORBELL
+            };
             link.consumer.prepare_sleep(kinds);
             link.armed = true;
         }
@@ -666,7 +707,7 @@ impl Rx {
     pub(crate) fn disarm(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.armed = false;
-            if link.sleepers == 0 {
+            if link.asleep.is_empty() {
                 link.consumer.awake();
             }
         }
@@ -729,8 +770,9 @@ fn raw(
 /// A sleep that was announced: where to wait, and whom to tell afterwards.
 #[derive(Debug)]
 pub(crate) struct Sleep {
-    pub(crate) words: Vec<WaitWord>,
-    pub(crate) links: Vec<(usize, u32)>,
+    pub(crate) words: SmallVec<[WaitWord; 4]>,
+    links: SmallVec<[(usize, u32); 4]>,
+    number: u64,
 }
 
 #[derive(Debug)]

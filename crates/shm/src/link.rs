@@ -669,6 +669,13 @@ impl Consumer {
         WaitWord::new(&self.peer, announced)
     }
 
+    /// Ends the waits of this process's threads that sleep by [`Self::wait_word`]. One that has announced its sleep and does
+    /// not sleep yet is missed: call again until all have left. Never blocks.
+    #[cfg(not(loom))]
+    pub fn rouse(&self) {
+        crate::wait::rouse(&self.peer);
+    }
+
     /// This end is awake again.
     pub fn awake(&mut self) {
         self.sleeper.awake(&self.own);

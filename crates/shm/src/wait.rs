@@ -319,6 +319,13 @@ mod real {
     }
 }
 
+/// Ends the waits of this process's own threads on the peer's wake word, by which the peer wakes them. A thread that has
+/// announced its sleep and does not sleep yet is missed: who must reach it calls again until it has left.
+#[cfg(not(loom))]
+pub(crate) fn rouse<const B: usize>(peer: &Block<B>) {
+    wake_all(peer.head());
+}
+
 #[cfg(not(loom))]
 use real::wake_all;
 #[cfg(not(loom))]
