@@ -23,6 +23,8 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// Yields in vain before a sleeping sink leaves it.
 const GIVE_WAY: u32 = 4;
+/// A yield that takes longer let somebody else run.
+const NOBODY: Duration = Duration::from_micros(1);
 /// Sleeps between two trials.
 const SLEEPS_PER_TRIAL: u32 = 64;
 
@@ -260,21 +262,25 @@ impl Sink {
         }
     }
 
-    /// Lets others have the core for once before a sleep, if that has helped lately. Where sinks share a core with their
-    /// source or with each other, messages gather meanwhile: eight sinks that slept after each message took an eighth of what
-    /// they take so. Alone on a core it only keeps the core from its rest, so it is tried now and then.
+    /// Lets others have the core for once before a sleep, where others want it. If sinks share a core with their source or
+    /// with each other, messages gather meanwhile: eight sinks that slept after each message took an eighth of what they take
+    /// so. Alone on a core it only keeps the core from its rest, so it is tried now and then.
     fn gives_way(&self) -> bool {
         let way = self.way.load(Ordering::Relaxed);
-        let (next, give) = match way {
+        let (mut next, give) = match way {
             0 => (u32::MAX, true),
             1..=GIVE_WAY => (way - 1, true),
             _ if way < u32::MAX - SLEEPS_PER_TRIAL => (0, false),
             _ => (way - 1, false),
         };
-        self.way.store(next, Ordering::Relaxed);
         if give {
+            let before = Instant::now();
             rustix::thread::sched_yield();
+            if before.elapsed() > NOBODY {
+                next = GIVE_WAY;
+            }
         }
+        self.way.store(next, Ordering::Relaxed);
         give
     }
 
