@@ -661,10 +661,11 @@ impl Peers {
             let sinks: Vec<SinkId> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
                 s.routes.iter().filter(|r| r.link == *at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect()
             });
-            self.end_flows(stream, index, *at, &sinks);
-            for sink in sinks {
-                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink });
+            // First the event: who sees that the sink is gone finds it.
+            for sink in &sinks {
+                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
             }
+            self.end_flows(stream, index, *at, &sinks);
         }
     }
 
