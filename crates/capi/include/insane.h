@@ -58,14 +58,14 @@ typedef struct insane_options {
 #define INSANE_BLOCKING 0
 #define INSANE_NONBLOCKING 1
 
-/* A message's memory, borrowed. The struct is the caller's; do not copy it: small messages lie inside it. */
+/* A message's memory, borrowed. The struct is the caller's; do not copy it: it is given back once. */
 typedef struct insane_buffer {
     void *data;        /* the payload; read-only in a consumed buffer */
     size_t length;     /* bytes of payload: may be lowered before emitting */
     size_t capacity;   /* bytes that may be written */
     uint64_t sequence; /* consumed: the message's number at its source, from 1 */
     uint64_t channel;  /* consumed: the channel's id */
-    uint64_t opaque[40];
+    uint64_t opaque[8];
 } insane_buffer_t;
 
 /* How many intended sinks of a message are in each state. */
