@@ -19,7 +19,7 @@ from insane._errors import (
     NotAllowed,
     TimedOut,
 )
-from insane._native import CODES, Buffer, Message, Outcome, Session, Sink, Source, Stream, __version__
+from insane._native import CODES, Buffer, Message, Outcome, Session, Sink, Source, Stream, WaitSet, __version__
 
 __all__ = [
     "CODES",
@@ -38,6 +38,7 @@ __all__ = [
     "Source",
     "Stream",
     "TimedOut",
+    "WaitSet",
     "__version__",
     "messages",
     "receive",
@@ -45,23 +46,42 @@ __all__ = [
 ]
 
 
+#: Who waits for which descriptor in which event loop.
+_waiting: dict[tuple[asyncio.AbstractEventLoop, int], list[asyncio.Future[None]]] = {}
+
+
+def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    """A descriptor is readable: everybody who waits for it looks."""
+    loop.remove_reader(fd)
+    for future in _waiting.pop((loop, fd), []):
+        if not future.done():
+            future.set_result(None)
+
+
 async def receive(sink: _native.Sink) -> _native.Message:
-    """Waits for the next message of a sink in the running event loop."""
+    """Waits for the next message of a sink in the running event loop, without a thread: by the sink's own descriptor."""
     loop = asyncio.get_running_loop()
     while True:
-        ready: asyncio.Future[None] = loop.create_future()
-
-        def done(ready: asyncio.Future[None] = ready) -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        def wake(done: object = done) -> None:
-            loop.call_soon_threadsafe(done)  # type: ignore[arg-type]
-
-        message = sink._poll(wake)
+        message = sink.try_consume()
         if message is not None:
             return message
-        await ready
+        fd = sink._fileno()
+        if not sink._arm():
+            continue
+        future: asyncio.Future[None] = loop.create_future()
+        others = _waiting.setdefault((loop, fd), [])
+        others.append(future)
+        if len(others) == 1:
+            loop.add_reader(fd, _wake, loop, fd)
+        try:
+            await future
+        finally:
+            # Cancelled: the last one to leave takes the descriptor out of the loop.
+            if future in others:
+                others.remove(future)
+            if not others and _waiting.get((loop, fd)) is others:
+                del _waiting[(loop, fd)]
+                loop.remove_reader(fd)
 
 
 async def stream_messages(sink: _native.Sink) -> AsyncIterator[_native.Message]:

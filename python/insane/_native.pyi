@@ -1,6 +1,5 @@
 """The native half of the package. All calls may be made from any thread unless they say otherwise."""
 
-from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, final
@@ -125,6 +124,26 @@ class Message:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
+class WaitSet:
+    """Several sinks that one thread or one event loop serves, with one descriptor.
+
+    In an event loop of your own: `arm()` until it is true, wait for `fileno()` to become readable, then `ready()`."""
+
+    def __new__(cls) -> WaitSet: ...
+    def add(self, sink: Sink) -> None:
+        """Adds a sink. One that is closed is reported as ready once more, and then removed."""
+    def remove(self, sink: Sink) -> None:
+        """Removes a sink."""
+    def __len__(self) -> int: ...
+    def fileno(self) -> int:
+        """The descriptor; valid as long as the set."""
+    def arm(self) -> bool:
+        """Whether the descriptor becomes readable when something comes; if not, something is there now."""
+    def ready(self) -> list[Sink]:
+        """The sinks that have a message, in turns. Never blocks."""
+    def wait(self, timeout: float | None = None) -> list[Sink]:
+        """Waits until a sink has a message, at most `timeout` seconds, and returns all that have one."""
+
 class Sink:
     """The consuming end of a channel."""
 
@@ -138,5 +157,6 @@ class Sink:
         """Takes the next message if there is one. Never blocks."""
     def consume(self, timeout: float | None = None) -> Message:
         """Takes the next message; waits for one at most `timeout` seconds, for ever without."""
-    def _poll(self, wake: Callable[[], None]) -> Message | None: ...
+    def _fileno(self) -> int: ...
+    def _arm(self) -> bool: ...
     def close(self) -> None: ...

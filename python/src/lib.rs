@@ -2,6 +2,7 @@
 
 mod message;
 mod session;
+mod waitset;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -58,6 +59,7 @@ fn _native(py: Python<'_>, m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<session::Stream>()?;
     m.add_class::<session::Source>()?;
     m.add_class::<session::Sink>()?;
+    m.add_class::<waitset::WaitSet>()?;
     m.add_class::<message::Buffer>()?;
     m.add_class::<message::Message>()?;
     m.add_class::<session::Outcome>()?;

@@ -6,8 +6,7 @@ use insane::{Code, Qos, SinkOptions, SourceOptions, Token, Wait, WhenFull};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// How often a blocked call looks for signals such as Ctrl-C.
@@ -155,7 +154,7 @@ impl Stream {
     fn sink(&self, py: Python<'_>, channel: ChannelName, wait: &str, observer: bool) -> PyResult<Sink> {
         let wait = wait_of(wait)?;
         let inner = py.detach(|| self.inner.sink_with(channel.get(), SinkOptions { wait, observer })).map_err(raise)?;
-        Ok(Sink { inner, wait })
+        Ok(Sink { inner, wait, alone: std::sync::Mutex::new(None) })
     }
 }
 
@@ -255,17 +254,8 @@ impl Source {
 pub(crate) struct Sink {
     pub(crate) inner: insane::Sink,
     wait: Wait,
-}
-
-struct Callable(Py<PyAny>);
-
-impl Wake for Callable {
-    fn wake(self: Arc<Self>) {
-        Python::attach(|py| {
-            // Fails when the event loop is closed, and then nobody waits.
-            let _ = self.0.call0(py);
-        });
-    }
+    /// For `asyncio`.
+    alone: std::sync::Mutex<Option<insane::WaitSet>>,
 }
 
 fn message(slf: &Py<Sink>, py: Python<'_>, raw: insane::RawMessage) -> Message {
@@ -306,15 +296,24 @@ impl Sink {
         }
     }
 
-    /// Takes the next message, or has `wake` called from another thread when there may be one.
-    fn _poll(slf: Py<Self>, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<Message>> {
-        let waker = Arc::new(Callable(wake)).into();
-        let this = slf.get();
-        let polled = py.detach(|| this.inner.poll_raw(&Context::from_waker(&waker)));
-        match polled {
-            Poll::Ready(raw) => Ok(Some(message(&slf, py, raw.map_err(raise)?))),
-            Poll::Pending => Ok(None),
+    /// The descriptor of a wait set of this sink alone, for an event loop.
+    fn _fileno(&self) -> PyResult<i32> {
+        let mut alone = self.alone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if alone.is_none() {
+            let mut set = insane::WaitSet::new().map_err(raise)?;
+            set.add(&self.inner).map_err(raise)?;
+            *alone = Some(set);
         }
+        Ok(alone.as_ref().map_or(-1, |set| set.as_fd().as_raw_fd()))
+    }
+
+    /// Whether that descriptor becomes readable when something comes; if not, something is there now.
+    fn _arm(&self, py: Python<'_>) -> PyResult<bool> {
+        let arm = || {
+            let mut alone = self.alone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            alone.as_mut().map_or(Ok(false), insane::WaitSet::arm)
+        };
+        py.detach(arm).map_err(raise)
     }
 
     #[getter]

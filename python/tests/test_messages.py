@@ -192,3 +192,57 @@ def test_the_examples_talk_to_each_other(runtime: str) -> None:
         [sys.executable, EXAMPLES / "ping_pong.py", "500"], timeout=60, capture_output=True, text=True, check=True
     )
     assert "500 round trips" in done.stdout
+
+
+async def test_asyncio_sleeps_without_a_thread(session: insane.Session) -> None:
+    source, sink = pair(session, "sleepy", wait="sleep")
+    loop = asyncio.get_running_loop()
+    threads = threading.active_count()
+    for i in range(300):
+        # The message comes while the loop sleeps.
+        loop.call_later(0.001, source.send, i.to_bytes(2, "little"))
+        with await asyncio.wait_for(insane.receive(sink), 10) as message:
+            assert bytes(message) == i.to_bytes(2, "little")
+    assert threading.active_count() == threads
+    # A wait that was given up leaves nothing behind, and the next one works.
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(insane.receive(sink), 0.02)
+    assert not insane._waiting
+    waiters = [asyncio.create_task(insane.receive(sink)) for _ in range(3)]
+    for _ in waiters:
+        await asyncio.sleep(0.01)
+        source.send(b"for one of them")
+    assert [bytes(m) for m in await asyncio.wait_for(asyncio.gather(*waiters), 10)] == [b"for one of them"] * 3
+
+
+def test_a_wait_set_serves_many(session: insane.Session) -> None:
+    stream = session.stream()
+    sinks = [stream.sink(f"many {i}") for i in range(10)]
+    sources = [stream.source(f"many {i}") for i in range(10)]
+    assert all(s.wait_for_sinks(1) == 1 for s in sources)
+    waits = insane.WaitSet()
+    for sink in sinks:
+        waits.add(sink)
+    with pytest.raises(insane.InvalidArgument):
+        waits.add(sinks[0])
+    assert len(waits) == 10 and waits.fileno() >= 0
+    with pytest.raises(insane.TimedOut):
+        waits.wait(0.01)
+    for i in range(100):
+        sources[i * 3 % 10].send(i.to_bytes(1, "little"))
+        (ready,) = waits.wait(10)
+        assert ready is sinks[i * 3 % 10]
+        with ready.consume(0) as message:
+            assert bytes(message) == i.to_bytes(1, "little")
+    assert waits.ready() == []
+    waits.remove(sinks[0])
+    with pytest.raises(insane.InvalidArgument):
+        waits.remove(sinks[0])
+    sources[0].send(b"not looked at")
+    # It is on the link that all share, so the set looks once and then knows that it is nobody's here.
+    assert waits.arm() is False and waits.ready() == [] and waits.arm() is True
+    sinks[1].close()
+    assert waits.wait(10) == [sinks[1]]
+    assert len(waits) == 8
+    with pytest.raises(insane.InvalidArgument):
+        insane.WaitSet().wait()
