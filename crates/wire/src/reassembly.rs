@@ -122,7 +122,7 @@ pub struct GivenUp {
 struct Unfinished {
     total: u32,
     slot: u64,
-    /// Whether a message may not be given up for another: its fragments were acknowledged.
+    /// Whether a message may not be given up: its fragments were acknowledged.
     keep: bool,
     received: u32,
     /// Byte ranges that are there, sorted, none touching another.
@@ -189,7 +189,7 @@ impl Reassembler {
     /// Takes a fragment of `len` bytes: says where it belongs and records that it is there.
     ///
     /// For the first fragment of a message `slot` is asked for one that can hold so many bytes. With `keep` the message is
-    /// never given up for a newer one, only by time or by [`Reassembler::forget`]. To make room for a message of a source,
+    /// given up by [`Reassembler::forget`] alone: neither for a newer one nor by time. To make room for a message of a source,
     /// older ones of the same source that may be given up are; see [`Reassembler::given_up`].
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl Reassembler {
     /// When [`Reassembler::expire`] is to be called next, at the latest.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
-        (!self.unfinished.is_empty()).then_some(self.quiet_until)
+        (!self.unfinished.is_empty() && self.quiet_until < Duration::MAX).then_some(self.quiet_until)
     }
 
     /// Gives up what has waited too long; it is then to be taken from [`Reassembler::given_up`]. Cheap when nothing can have.
@@ -264,12 +264,13 @@ impl Reassembler {
             return;
         }
         let patience = self.limits.patience;
-        let late = |one: &Unfinished| one.touched.saturating_add(patience) <= now;
+        let late = |one: &Unfinished| !one.keep && one.touched.saturating_add(patience) <= now;
         let keys: Vec<Key> = self.unfinished.iter().filter(|(_, one)| late(one)).map(|(key, _)| *key).collect();
         for key in keys {
             self.give_up(key, true);
         }
-        let next = self.unfinished.values().map(|one| one.touched.saturating_add(patience)).min();
+        let waiting = self.unfinished.values().filter(|one| !one.keep);
+        let next = waiting.map(|one| one.touched.saturating_add(patience)).min();
         self.quiet_until = next.unwrap_or(Duration::MAX);
     }
 
@@ -282,7 +283,9 @@ impl Reassembler {
             load.bytes += u64::from(total);
             load.messages += 1;
         }
-        self.quiet_until = self.quiet_until.min(now.saturating_add(self.limits.patience));
+        if !keep {
+            self.quiet_until = self.quiet_until.min(now.saturating_add(self.limits.patience));
+        }
     }
 
     fn unload(&mut self, key: Key, mut one: Unfinished) {

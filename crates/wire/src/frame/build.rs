@@ -1,6 +1,6 @@
 //! Writing frames.
 
-use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, Skip, first};
+use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, first};
 use super::record::{FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
 use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
@@ -38,6 +38,11 @@ impl<'a> FrameBuilder<'a> {
         self.out.len() - self.start + self.apart
     }
 
+    /// Says of which domain the frame's messages are.
+    pub fn set_domain(&mut self, domain: u32) {
+        self.header.domain = domain;
+    }
+
     /// Whether it holds no record yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -68,6 +73,20 @@ impl<'a> FrameBuilder<'a> {
         fits
     }
 
+    /// Adds a whole message of `len` bytes that `fill` appends to the buffer; if it appends fewer or more, the payload is
+    /// made up with zeros or cut.
+    #[inline]
+    pub fn message_from(&mut self, message: &Message, len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let fits = self.data(message, None, len);
+        if fits {
+            let end = self.out.len() + len;
+            fill(self.out);
+            self.out.resize(end, 0);
+            self.pad(len);
+        }
+        fits
+    }
+
     /// Adds a whole message whose `len` bytes of payload the datapath gathers after what is in the buffer. Nothing else can
     /// be added after it, so it ends the frame: its padding is left out.
     #[inline]
@@ -86,6 +105,24 @@ impl<'a> FrameBuilder<'a> {
         if fits {
             self.out.extend_from_slice(payload);
             self.pad(payload.len());
+        }
+        fits
+    }
+
+    /// Adds a part of a message of `len` bytes that `fill` appends; see [`FrameBuilder::message_from`].
+    pub fn fragment_from(
+        &mut self,
+        message: &Message,
+        part: Part,
+        len: usize,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let fits = self.data(message, Some(part), len);
+        if fits {
+            let end = self.out.len() + len;
+            fill(self.out);
+            self.out.resize(end, 0);
+            self.pad(len);
         }
         fits
     }
@@ -194,7 +231,7 @@ impl<'a> FrameBuilder<'a> {
         self.control(credit.write())
     }
 
-    /// Adds a flow's end.
+    /// Adds what a flow has carried, or its end.
     pub fn close(&mut self, close: &Close) -> bool {
         self.control(close.write())
     }
@@ -202,11 +239,6 @@ impl<'a> FrameBuilder<'a> {
     /// Adds a flow's last account.
     pub fn closed(&mut self, closed: &Closed) -> bool {
         self.control(closed.write())
-    }
-
-    /// Adds messages that were given up.
-    pub fn skip(&mut self, skip: &Skip) -> bool {
-        self.control(skip.write())
     }
 
     /// Adds a sign of life.

@@ -49,8 +49,6 @@ impl<'a> Ack<'a> {
 /// Opens and confirms a connection. It is repeated until the other side's hello echoes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hello {
-    /// The number by which the sender wants to be addressed in the headers of frames to it. Not 0.
-    pub connection: u32,
     /// The sender's host, as the directory knows it.
     pub host: u128,
     /// Chosen at random by the sender for this connection. Not 0.
@@ -59,28 +57,38 @@ pub struct Hello {
     pub echo: u64,
     /// The largest frame that the sender can receive, in bytes.
     pub max_frame: u32,
+    /// The sender has taken the receiver's incarnation (`echo`) for its peer; a hello without this is to be answered.
+    pub adopted: bool,
 }
 
 impl Hello {
-    pub(super) fn read(connection: u32, body: &[u8]) -> Option<Self> {
-        let host = body.first_chunk::<16>()?;
-        let hello = Self {
-            connection,
-            host: u128::from_le_bytes(*host),
-            incarnation: le64(body, 16),
-            echo: le64(body, 24),
-            max_frame: le32(body.get(..40)?, 32),
-        };
-        (hello.connection != 0 && hello.incarnation != 0).then_some(hello)
+    /// What goes into the headers of frames of one direction of a connection: both ends work it out from their incarnations,
+    /// so that a frame of an earlier connection of either is never taken for one of this. Never 0.
+    #[must_use]
+    pub const fn connection(receiver: u64, sender: u64) -> u32 {
+        let mixed = (receiver ^ sender.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let folded = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (folded >> 32) as u32 | 1
     }
 
-    pub(super) fn write(&self) -> ([u8; ALIGN], [u8; 40]) {
-        let mut body = [0; 40];
+    pub(super) fn read(flags: u8, word: u32, body: &[u8]) -> Option<Self> {
+        let host = body.first_chunk::<16>()?;
+        let hello = Self {
+            host: u128::from_le_bytes(*host),
+            incarnation: le64(body, 16),
+            echo: le64(body.get(..32)?, 24),
+            max_frame: word,
+            adopted: flags & 1 != 0,
+        };
+        (hello.incarnation != 0 && flags & !1 == 0).then_some(hello)
+    }
+
+    pub(super) fn write(&self) -> ([u8; ALIGN], [u8; 32]) {
+        let mut body = [0; 32];
         body[..16].copy_from_slice(&self.host.to_le_bytes());
         body[16..24].copy_from_slice(&self.incarnation.to_le_bytes());
         body[24..32].copy_from_slice(&self.echo.to_le_bytes());
-        body[32..36].copy_from_slice(&self.max_frame.to_le_bytes());
-        (first(kind::HELLO, 0, 40, self.connection), body)
+        (first(kind::HELLO, u8::from(self.adopted), 32, self.max_frame), body)
     }
 }
 
@@ -211,22 +219,26 @@ impl Credit {
     }
 }
 
-/// The sender will send no more messages on a flow. It is repeated until [`Closed`] comes.
+/// How many messages a flow has carried, so that the receiver knows of those that were lost at the end: when a best-effort
+/// flow pauses, and as the last word on any flow, which is repeated until [`Closed`] comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Close {
     /// The flow.
     pub flow: u32,
     /// How many messages it carried in all.
     pub end: u64,
+    /// There will be no more.
+    pub last: bool,
 }
 
 impl Close {
-    pub(super) fn read(flow: u32, body: &[u8]) -> Option<Self> {
-        Some(Self { flow, end: le64(body.get(..8)?, 0) })
+    pub(super) fn read(flags: u8, flow: u32, body: &[u8]) -> Option<Self> {
+        (flags & !1 == 0).then_some(())?;
+        Some(Self { flow, end: le64(body.get(..8)?, 0), last: flags & 1 != 0 })
     }
 
     pub(super) fn write(&self) -> ([u8; ALIGN], [u8; 8]) {
-        (first(kind::CLOSE, 0, 8, self.flow), self.end.to_le_bytes())
+        (first(kind::CLOSE, u8::from(self.last), 8, self.flow), self.end.to_le_bytes())
     }
 }
 
@@ -248,31 +260,6 @@ impl Closed {
         let mut body = [0; 48];
         self.account.write(&mut body);
         (first(kind::CLOSED, 0, 48, self.flow), body)
-    }
-}
-
-/// Messages of a reliable flow that its sender has given up: they are passed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Skip {
-    /// The flow.
-    pub flow: u32,
-    /// The first index.
-    pub index: u32,
-    /// How many.
-    pub count: u32,
-}
-
-impl Skip {
-    pub(super) fn read(flow: u32, body: &[u8]) -> Option<Self> {
-        let body = body.get(..8)?;
-        Some(Self { flow, index: le32(body, 0), count: le32(body, 4) })
-    }
-
-    pub(super) fn write(&self) -> ([u8; ALIGN], [u8; 8]) {
-        let mut body = [0; 8];
-        body[..4].copy_from_slice(&self.index.to_le_bytes());
-        body[4..].copy_from_slice(&self.count.to_le_bytes());
-        (first(kind::SKIP, 0, 8, self.flow), body)
     }
 }
 

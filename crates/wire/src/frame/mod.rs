@@ -70,7 +70,7 @@ pub struct Header {
     pub key: u16,
     /// The domain that all messages in it are of ([`domain_id`]); 0 when there are none.
     pub domain: u32,
-    /// The connection, as the frame's receiver numbered it in its hello; 0 in a hello to a peer that has not said it yet.
+    /// The connection and direction ([`control::Hello::connection`]); 0 in frames that carry only a hello.
     pub connection: u32,
     /// The frame's number in its connection and direction, from 1, never used twice.
     pub counter: u64,

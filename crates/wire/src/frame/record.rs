@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen, Hello, Skip};
+use super::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
 use super::{ALIGN, FrameError, HEADER_BYTES, MAX_MESSAGE_BYTES, le16, le32, le64, padded};
 
 /// The kinds of records, the first byte of each.
@@ -23,16 +23,14 @@ pub mod kind {
     pub const FLOW_ACK: u8 = 6;
     /// What a flow may send, and what became of what it sent.
     pub const CREDIT: u8 = 7;
-    /// A flow ends.
+    /// What a flow has carried; perhaps its end.
     pub const CLOSE: u8 = 8;
     /// A flow has ended, with its last account.
     pub const CLOSED: u8 = 9;
-    /// A message that was given up.
-    pub const SKIP: u8 = 10;
     /// Nothing but a sign of life; it is acknowledged as every other.
-    pub const PING: u8 = 11;
+    pub const PING: u8 = 10;
     /// The connection ends: its sender stops.
-    pub const BYE: u8 = 12;
+    pub const BYE: u8 = 11;
 }
 
 /// Flag of a message or fragment: eight bytes of emission time follow its header.
@@ -120,12 +118,10 @@ pub enum Record<'a> {
     FlowAck(FlowAck),
     /// Credit and account of a flow.
     Credit(Credit),
-    /// A flow ends.
+    /// What a flow has carried; perhaps its end.
     Close(Close),
     /// A flow has ended.
     Closed(Closed),
-    /// Messages that were given up.
-    Skip(Skip),
     /// A sign of life.
     Ping,
     /// The connection ends.
@@ -240,13 +236,12 @@ fn read_control(bytes: &[u8]) -> Option<Record<'_>> {
     let word = le32(bytes, 4);
     Some(match bytes[0] {
         kind::ACK => Record::Ack(Ack::read(bytes[1], word, body)?),
-        kind::HELLO => Record::Hello(Hello::read(word, body)?),
+        kind::HELLO => Record::Hello(Hello::read(bytes[1], word, body)?),
         kind::FLOW_OPEN => Record::FlowOpen(FlowOpen::read(bytes[1], word, body)?),
         kind::FLOW_ACK => Record::FlowAck(FlowAck::read(bytes[1], word, body)?),
         kind::CREDIT => Record::Credit(Credit::read(word, body)?),
-        kind::CLOSE => Record::Close(Close::read(word, body)?),
+        kind::CLOSE => Record::Close(Close::read(bytes[1], word, body)?),
         kind::CLOSED => Record::Closed(Closed::read(word, body)?),
-        kind::SKIP => Record::Skip(Skip::read(word, body)?),
         kind::PING => Record::Ping,
         kind::BYE => Record::Bye,
         other => Record::Unknown(other),
