@@ -37,4 +37,4 @@ mod transmit;
 
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
-pub use path::{Built, End, Event, Lies, LostReason, Path, Payloads, Receipt, Rejected, SendError, Store};
+pub use path::{Built, End, Event, Landing, Lies, LostReason, Path, Payloads, Receipt, Rejected, SendError, Store};

@@ -11,7 +11,7 @@ use insane_wire::reassembly::Reassembler;
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
 use crate::counts::{Counts, PathStats};
-use crate::inflow::InFlow;
+use crate::inflow::{InFlow, Verdict};
 use crate::outflow::{OutFlow, State};
 use crate::rtt::Rtt;
 use crate::seen::Seen;
@@ -197,6 +197,9 @@ pub trait Store {
 
     /// Writes a fragment's payload to its place in a slot.
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]);
+
+    /// Appends what lies in a slot to `out`: the payload of a frame that was received to a place where it does not belong.
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>);
 }
 
 /// The sender's payloads, for what is copied into its frame: small messages, and all of them when frames carry a check.
@@ -212,6 +215,19 @@ pub struct Built {
     pub len: usize,
     /// The payload that follows what is in the buffer: token, offset, length in bytes.
     pub gather: Option<(u64, u32, u32)>,
+}
+
+/// Where payloads that are about to be received belong; see [`Path::place`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landing {
+    /// The slot of the store.
+    pub slot: u64,
+    /// The first payload's place in it.
+    pub at: u32,
+    /// How many bytes all payloads are; they follow each other.
+    pub bytes: u32,
+    /// The bytes at the start of each frame that are no payload.
+    pub head_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -260,6 +276,7 @@ pub struct Path {
     pub(crate) closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
     pub(crate) unfinished: Reassembler,
+    pub(crate) parts_lately: bool,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: PathStats,
 }
@@ -303,6 +320,7 @@ impl Path {
             closed: VecDeque::new(),
             control: VecDeque::new(),
             unfinished: Reassembler::new(config.reassembly),
+            parts_lately: false,
             events: VecDeque::new(),
             stats: PathStats::default(),
             config,
@@ -467,21 +485,39 @@ impl Path {
     }
 
     /// Where the payload of frames that are about to be received belongs, by the head of the first: for datapaths that place
-    /// ([`Path::receive_head`] takes the heads afterwards). `bytes` are all payload bytes, taken for one run. Says the slot,
-    /// where in it they begin, and the size of a head.
-    #[must_use]
-    pub fn where_to(&self, head: &[u8], bytes: u32) -> Option<(u64, u32, usize)> {
+    /// ([`Path::receive_run`] takes the heads afterwards). `len` are all bytes of the frames, `stride` those from one to the
+    /// next. Says the slot, where in it the payloads begin, how many bytes they are, and the size of a head. A message that
+    /// was not known is given a slot. `None` if they are for no slot, or not for one alone.
+    pub fn place(
+        &mut self,
+        now: Duration,
+        head: &[u8],
+        len: usize,
+        stride: usize,
+        store: &mut dyn Store,
+    ) -> Option<Landing> {
         let (flow, index, part, head_bytes) = self.read_head(head)?;
-        let key = Self::key(self.incoming.get(&flow)?, index);
-        let end = part.offset.checked_add(bytes)?.min(part.total);
-        let slot = self.unfinished.where_to(key, part.offset, end - part.offset)?;
-        Some((slot, part.offset, head_bytes))
+        let incoming = self.incoming.get(&flow)?;
+        let (key, keep, urgent) = (Self::key(incoming, index), incoming.open.reliable, incoming.waits_for(index));
+        let bytes = len.checked_sub(len.div_ceil(stride.max(1)) * head_bytes)?;
+        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
+        if part.offset.checked_add(bytes)? > part.total || incoming.judge(index) != Verdict::Take {
+            return None;
+        }
+        let reserve = |bytes| store.reserve(flow, bytes, urgent);
+        self.unfinished.expect(now, key, part.total, keep, reserve).ok()?;
+        if let Some(incoming) = self.incoming.get_mut(&flow) {
+            incoming.partly(index);
+            self.ticking |= incoming.needs_ticks();
+        }
+        let slot = self.unfinished.where_to(key, part.offset, bytes)?;
+        Some(Landing { slot, at: part.offset, bytes, head_bytes })
     }
 
-    /// Whether a message of several frames is under way, so that [`Path::where_to`] can have an answer.
+    /// Whether [`Path::place`] is likely to have an answer: the last message that came was in parts.
     #[must_use]
     pub fn expects_fragments(&self) -> bool {
-        !self.unfinished.is_empty()
+        self.parts_lately
     }
 
     /// The peer's runtime is to forget this one: flows are abandoned by the user before, if they are to be.

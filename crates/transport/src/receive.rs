@@ -9,7 +9,7 @@ use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::outflow::State;
-use crate::path::{End, Event, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
+use crate::path::{End, Event, Landing, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
 use crate::transmit::Content;
 
 /// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
@@ -155,10 +155,38 @@ impl Path {
         Some((message.flow, incoming.index(message.index), part?, place.at))
     }
 
-    /// Takes the head of a frame whose payload of `len` bytes was received straight into `slot` at `at`, as
-    /// [`Path::where_to`] had said of the first of its run. `None` if it does not belong there: head and payload are then to
-    /// be put together and given to [`Path::receive`].
-    pub fn receive_head(
+    /// Takes frames whose payloads were received straight to a [`Landing`]: `heads` are their heads, one after the other,
+    /// `stride` and `len` as [`Path::place`] was told. Only the first head was certain; frames that turn out not to belong
+    /// where they lie (others came between, or one is missing) are put together and returned: each is then to be given to
+    /// [`Path::receive`]. Events must not be handled in between, for they may give the slot away.
+    #[must_use]
+    pub fn receive_run(
+        &mut self,
+        now: Duration,
+        heads: &[u8],
+        landing: &Landing,
+        stride: usize,
+        len: usize,
+        store: &mut dyn Store,
+    ) -> Vec<Vec<u8>> {
+        let (head_bytes, mut strays) = (landing.head_bytes.max(1), Vec::new());
+        let mut at = landing.at;
+        for (n, head) in heads.chunks(head_bytes).enumerate() {
+            let frame = len.saturating_sub(n * stride).min(stride);
+            let size = u32::try_from(frame.saturating_sub(head_bytes)).unwrap_or(0);
+            if self.receive_head(now, head, landing.slot, at, size, store).is_none() {
+                let mut stray = head.to_vec();
+                store.copy_out(landing.slot, at, size, &mut stray);
+                strays.push(stray);
+            }
+            at = at.saturating_add(size);
+        }
+        // None of them is taken before all were put together: taking one may write over another.
+        strays
+    }
+
+    /// Takes one head of a run; `None` if its payload does not belong there.
+    fn receive_head(
         &mut self,
         now: Duration,
         head: &[u8],
@@ -166,30 +194,23 @@ impl Path {
         at: u32,
         len: u32,
         store: &mut dyn Store,
-    ) -> Option<Receipt> {
+    ) -> Option<()> {
         let (flow, index, part, head_bytes) = self.read_head(head)?;
-        let whole =
-            head_bytes == head.len() && usize::from(Header::read(head).ok()?.length) == head_bytes + len as usize;
-        let key = Self::key(self.incoming.get(&flow)?, index);
-        let there = self.unfinished.where_to(key, part.offset, len) == Some(slot) && part.offset == at;
-        if !whole || !there {
+        let header = Header::read(head).ok()?;
+        let whole = head_bytes == head.len() && usize::from(header.length) == head_bytes + len as usize;
+        let incoming = self.incoming.get(&flow)?;
+        let there = self.unfinished.where_to(Self::key(incoming, index), part.offset, len) == Some(slot);
+        if !whole || !there || part.offset != at || incoming.judge(index) != Verdict::Take {
             return None;
         }
-        let header = Header::read(head).ok()?;
         let (message, ..) = Records::peek(head)?;
-        let result = self.admit(now, &header).and_then(|_| {
+        if self.admit(now, &header).is_ok() {
             match self.data(now, header.domain, message, Some((part, len)), Payload::Placed, store) {
-                Taken::NoRoom => {
-                    self.stats.refused += 1;
-                    Err(Rejected::NoRoom)
-                }
-                Taken::Done | Taken::Kept => {
-                    self.taken(now, header.counter, true);
-                    Ok(())
-                }
+                Taken::NoRoom => self.stats.refused += 1,
+                Taken::Done | Taken::Kept => self.taken(now, header.counter, true),
             }
-        });
-        Some(Receipt { kept: 0, result })
+        }
+        Some(())
     }
 
     fn data(
@@ -206,6 +227,7 @@ impl Path {
             self.stats.stray += 1;
             return Taken::Done;
         };
+        self.parts_lately = part.is_some();
         let index = incoming.index(message.index);
         match incoming.judge(index) {
             Verdict::Old => return Taken::Done,

@@ -186,6 +186,30 @@ impl Reassembler {
         one.runs.get(next).is_none_or(|run| run.0 >= end).then_some(one.slot)
     }
 
+    /// Makes a message known before the first of its fragments is read, so that [`Reassembler::where_to`] has an answer. One
+    /// that is known already stays as it is.
+    ///
+    /// # Errors
+    /// [`Refused`], as [`Reassembler::offer`].
+    pub fn expect(
+        &mut self,
+        now: Duration,
+        key: Key,
+        total: u32,
+        keep: bool,
+        slot: impl FnOnce(u32) -> Option<u64>,
+    ) -> Result<(), Refused> {
+        if total > MAX_MESSAGE_BYTES || total == 0 {
+            return Err(Refused::Malformed);
+        }
+        if !self.unfinished.contains_key(&key) {
+            self.make_room(key, total)?;
+            let slot = slot(total).ok_or(Refused::NoSlot)?;
+            self.begin(now, key, total, slot, keep);
+        }
+        Ok(())
+    }
+
     /// Takes a fragment of `len` bytes: says where it belongs and records that it is there.
     ///
     /// For the first fragment of a message `slot` is asked for one that can hold so many bytes. With `keep` the message is
@@ -204,14 +228,7 @@ impl Reassembler {
         slot: impl FnOnce(u32) -> Option<u64>,
     ) -> Result<Placed, Refused> {
         let end = part.offset.checked_add(len).filter(|&end| end <= part.total && len > 0).ok_or(Refused::Malformed)?;
-        if part.total > MAX_MESSAGE_BYTES {
-            return Err(Refused::Malformed);
-        }
-        if !self.unfinished.contains_key(&key) {
-            self.make_room(key, part.total)?;
-            let slot = slot(part.total).ok_or(Refused::NoSlot)?;
-            self.begin(now, key, part.total, slot, keep);
-        }
+        self.expect(now, key, part.total, keep, slot)?;
         let Entry::Occupied(mut entry) = self.unfinished.entry(key) else { return Err(Refused::NoSlot) };
         let one = entry.get_mut();
         if one.total != part.total {

@@ -103,6 +103,8 @@ pub(crate) struct Host {
     pub(crate) memory: Memory,
     pub(crate) lost: u64,
     pub(crate) stalled: bool,
+    pub(crate) placed: u64,
+    pub(crate) strays: u64,
 }
 
 /// The receiver's memory.
@@ -129,6 +131,10 @@ impl Store for Memory {
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
         let slot = self.slots.get_mut(&slot).expect("a slot that was reserved");
         slot[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.slots[&slot][at as usize..(at + len) as usize]);
     }
 }
 
@@ -167,6 +173,8 @@ impl Host {
             memory: Memory { most_slots: 12, ..Memory::default() },
             lost: 0,
             stalled: false,
+            placed: 0,
+            strays: 0,
         }
     }
 
@@ -349,6 +357,35 @@ impl Host {
         }
     }
 
+    /// Receives frames that came at one instant as a datapath with joined receive does, which places payloads by the head of
+    /// the first; says how many it took.
+    pub(crate) fn arrive_joined(&mut self, now: Duration, frames: &[Vec<u8>]) -> usize {
+        let stride = frames[0].len();
+        let mut count = 1 + frames[1..].iter().take_while(|frame| frame.len() == stride).count();
+        count += usize::from(frames.get(count).is_some_and(|frame| frame.len() < stride));
+        let run = &frames[..count];
+        let len = run.iter().map(Vec::len).sum();
+        let head = &run[0][..stride.min(128)];
+        let Some(landing) = self.path.place(now, head, len, stride, &mut self.memory) else { return 0 };
+        if run[count - 1].len() < landing.head_bytes {
+            return 0;
+        }
+        let (mut heads, mut at) = (Vec::new(), landing.at);
+        for frame in run {
+            let (head, body) = frame.split_at(landing.head_bytes);
+            heads.extend_from_slice(head);
+            self.memory.fill(landing.slot, at, body);
+            at += body.len() as u32;
+        }
+        assert_eq!(at, landing.at + landing.bytes);
+        for stray in self.path.receive_run(now, &heads, &landing, stride, len, &mut self.memory) {
+            self.strays += 1;
+            self.arrive(now, stray);
+        }
+        self.placed += 1;
+        count
+    }
+
     pub(crate) fn balance(&self) {
         for source in &self.sources {
             if let Some(counts) = source.flow.and_then(|flow| self.path.counts(flow)) {
@@ -458,10 +495,21 @@ impl World {
             }
         }
         self.now = next.max(self.now + Duration::from_micros(1));
+        let mut came = [Vec::new(), Vec::new()];
         while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = entry.remove();
-            self.hosts[to].arrive(self.now, frame);
-            self.hosts[to].events();
+            came[to].push(frame);
+        }
+        for (host, frames) in self.hosts.iter_mut().zip(came) {
+            let mut at = 0;
+            while at < frames.len() {
+                let joined = if self.random.percent(50) { host.arrive_joined(self.now, &frames[at..]) } else { 0 };
+                if joined == 0 {
+                    host.arrive(self.now, frames[at].clone());
+                }
+                at += joined.max(1);
+                host.events();
+            }
         }
         if self.next_clients <= self.now {
             self.next_clients = self.now + MS;
