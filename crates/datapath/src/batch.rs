@@ -32,6 +32,9 @@ pub struct TxFrame<'m> {
     pub piece: Option<Piece<'m>>,
     /// The caller's name for it.
     pub cookie: u64,
+    /// Whether the datapath may add zeros to its end: the frame says its own length. It lets a frame that is a little
+    /// shorter than its neighbours travel joined with them.
+    pub may_pad: bool,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -81,7 +84,15 @@ impl<'m> TxBatch<'m> {
     #[inline]
     pub fn commit(&mut self, to: Address, start: usize, piece: Option<Piece<'m>>, cookie: u64) {
         let head = start..self.bytes.len();
-        self.frames.push(TxFrame { to, head, piece, cookie, outcome: Outcome::Pending });
+        self.frames.push(TxFrame { to, head, piece, cookie, may_pad: false, outcome: Outcome::Pending });
+    }
+
+    /// Lets the datapath add zeros to the end of the frame that was added last.
+    #[inline]
+    pub fn allow_padding(&mut self) {
+        if let Some(last) = self.frames.last_mut() {
+            last.may_pad = true;
+        }
     }
 
     /// Adds a frame that is all in `bytes`.

@@ -28,6 +28,7 @@ mod config;
 mod congestion;
 mod counts;
 mod inflow;
+mod keyed;
 mod outflow;
 mod path;
 mod receive;

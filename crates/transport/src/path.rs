@@ -1,6 +1,6 @@
 //! This host's side of everything with one other host: the connection, its flows, and the calls of its user.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use insane_wire::frame::FrameError;
@@ -12,6 +12,7 @@ use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
 use crate::counts::{Counts, PathStats};
 use crate::inflow::{InFlow, Verdict};
+use crate::keyed::{Key, Map};
 use crate::outflow::{OutFlow, State};
 use crate::rtt::Rtt;
 use crate::seen::Seen;
@@ -215,6 +216,9 @@ pub struct Built {
     pub len: usize,
     /// The payload that follows what is in the buffer: token, offset, length in bytes.
     pub gather: Option<(u64, u32, u32)>,
+    /// The datapath may add zeros to its end, so that it travels joined with those before and after it. Not said of parts of
+    /// large messages: each of those shall be a run of its own, which can be placed before it is read.
+    pub may_pad: bool,
 }
 
 /// Where payloads that are about to be received belong; see [`Path::place`].
@@ -268,10 +272,10 @@ pub struct Path {
     pub(crate) last_poll: Duration,
     pub(crate) next_tick: Duration,
     pub(crate) ticking: bool,
-    pub(crate) out: HashMap<u32, OutFlow>,
+    pub(crate) out: Map<OutFlow>,
     pub(crate) round: VecDeque<u32>,
     next_flow: u32,
-    pub(crate) incoming: HashMap<u32, InFlow>,
+    pub(crate) incoming: Map<InFlow>,
     next_source: u64,
     pub(crate) closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
@@ -312,10 +316,10 @@ impl Path {
             last_poll: now,
             next_tick: now,
             ticking: false,
-            out: HashMap::new(),
+            out: Map::with_hasher(Key::new(seed.rotate_left(17))),
             round: VecDeque::new(),
             next_flow: 1,
-            incoming: HashMap::new(),
+            incoming: Map::with_hasher(Key::new(seed.rotate_left(41))),
             next_source: 0,
             closed: VecDeque::new(),
             control: VecDeque::new(),

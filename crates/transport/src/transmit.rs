@@ -13,6 +13,9 @@ use crate::path::{Built, End, Event, LostReason, Path, Payloads, TICK};
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
 
+/// Frames that end before this byte of their message may be padded.
+const PAD_BELOW: u32 = 32 << 10;
+
 /// Frames that go after a time-out without regard to the window.
 const PROBES: u32 = 2;
 
@@ -86,7 +89,8 @@ impl Path {
             (self.unacked, self.ack_due) = (0, None);
         }
         self.register(now, len, eliciting, contents);
-        Some(Built { len, gather })
+        let small = gather.is_none_or(|(_, offset, len)| offset < PAD_BELOW && len < PAD_BELOW);
+        Some(Built { len, gather, may_pad: small && !self.config.checked })
     }
 
     fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
@@ -114,7 +118,7 @@ impl Path {
         });
         self.hello_sent(now);
         self.stats.sent_frames += 1;
-        Built { len: frame.finish(), gather: None }
+        Built { len: frame.finish(), gather: None, may_pad: false }
     }
 
     fn may_send(&mut self, now: Duration) -> bool {

@@ -17,6 +17,12 @@ const MAX_SEGMENTS: usize = 64;
 /// The most bytes of a message of segments: with the headers of IPv6 it must stay under 64 KiB.
 const MAX_SEGMENTED: usize = 65_400;
 
+/// A frame is filled up with at most this part of its neighbours' size.
+const MOST_PADDING: usize = 4;
+
+/// What frames are filled up with.
+static ZEROS: [u8; MAX_SEGMENTED / MOST_PADDING] = [0; MAX_SEGMENTED / MOST_PADDING];
+
 /// What to do after a refusal.
 enum Next {
     /// Nothing can be sent now.
@@ -79,10 +85,10 @@ impl UdpDatapath {
                 Err(_) => break,
             };
             let room = self.out.room();
-            if room < 2 {
+            if room < 3 {
                 break;
             }
-            let run = self.run_length(rest, room / 2);
+            let run = self.run_length(rest, room / 3);
             add_message(&mut self.out, batch, &rest[..run], &to);
             self.runs.push(run);
             rest = &rest[run..];
@@ -111,14 +117,16 @@ impl UdpDatapath {
         if !self.segmentation || size == 0 {
             return 1;
         }
+        let follows = |at: usize| frames.get(at).is_some_and(|next| next.to == first.to && next.len() <= size);
         let most = most.min(MAX_SEGMENTS).min(MAX_SEGMENTED / size).max(1);
         let mut run = 1;
-        for frame in frames.iter().take(most).skip(1) {
+        for (at, frame) in frames.iter().enumerate().take(most).skip(1) {
             if frame.to != first.to || frame.len() > size || frame.is_empty() {
                 break;
             }
             run += 1;
-            if frame.len() < size {
+            let short = size - frame.len();
+            if short > 0 && !(frame.may_pad && short <= size / MOST_PADDING && follows(at + 1)) {
                 break;
             }
         }
@@ -179,12 +187,17 @@ impl UdpDatapath {
 
 fn add_message(out: &mut Messages, batch: &TxBatch<'_>, run: &[TxFrame<'_>], to: &SocketAddr) {
     let first = out.pieces();
-    debug_assert!(run.len() * 2 <= MAX_PIECES - first);
-    for frame in run {
+    debug_assert!(run.len() * 3 <= MAX_PIECES - first);
+    let size = run.first().map_or(0, TxFrame::len);
+    for (n, frame) in run.iter().enumerate() {
         let head = batch.head(frame);
         out.piece(head.as_ptr(), head.len(), out.pieces() == first);
         if let Some(piece) = frame.piece.filter(|piece| !piece.is_empty()) {
             out.piece(piece.base().as_ptr(), piece.len(), false);
+        }
+        let short = size.saturating_sub(frame.len()).min(ZEROS.len());
+        if short > 0 && n + 1 < run.len() {
+            out.piece(ZEROS.as_ptr(), short, false);
         }
     }
     let segment = if run.len() > 1 { run.first().and_then(|frame| u16::try_from(frame.len()).ok()) } else { None };

@@ -60,6 +60,28 @@ fn frames_of_one_size_travel_joined() {
 }
 
 #[test]
+fn a_frame_that_may_be_padded_joins_its_neighbours() {
+    let (mut a, mut b) = (open(local("127.0.0.1")), open(local("127.0.0.1")));
+    let to = b.address().unwrap();
+    let mut tx = TxBatch::default();
+    for (number, len) in [1000, 1000, 900, 1000, 900].into_iter().enumerate() {
+        tx.frame(to, &pattern(number as u64, len), 0);
+        tx.allow_padding();
+    }
+    assert_eq!((a.transmit(&mut tx).sent, a.stats().calls), (5, 1));
+    let mut rx = RxBatch { free: vec![Slot::owned(1, 65_536)], ..RxBatch::default() };
+    let start = Instant::now();
+    while b.receive(&mut rx, None).frames == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+    let lengths: Vec<usize> = rx.taken[0].frames().map(<[u8]>::len).collect();
+    // The one in the middle was filled up, the last was not.
+    assert_eq!(lengths, [1000, 1000, 1000, 1000, 900]);
+    let padded = rx.taken[0].frames().nth(2).unwrap();
+    assert_eq!((&padded[..900], &padded[900..]), (&pattern(2, 900)[..], &[0; 100][..]));
+}
+
+#[test]
 fn what_the_kernel_gives_less_of_is_said() {
     let huge = UdpConfig { receive_buffer: 1 << 30, ..local("127.0.0.1") };
     // With CAP_NET_ADMIN the kernel gives what is asked for; then there is nothing to say.

@@ -58,6 +58,7 @@ fn send_all(udp: &mut UdpDatapath, to: Address, size: usize, seconds: f64) -> Se
                 frame.finish();
                 let from = part.offset as usize;
                 batch.commit(to, first, Some(Piece::of(&payload[from..from + len as usize])), counter);
+                batch.allow_padding();
                 counter += 1;
             }
             index = index.wrapping_add(1);

@@ -116,7 +116,9 @@ fn measure(namespaces: &Namespaces, mode: &str, size: usize) -> Option<f64> {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, role, size] = &arguments[..] {
+    if let [mode, role, size] = &arguments[..]
+        && ["tx", "rx"].contains(&role.as_str())
+    {
         let size = size.parse().expect("a size in bytes");
         let (here, there) = if role == "rx" { ("10.97.0.2", "10.97.0.1") } else { ("10.97.0.1", "10.97.0.2") };
         let address = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), PORT);

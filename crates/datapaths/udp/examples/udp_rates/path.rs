@@ -158,6 +158,9 @@ impl End {
                 let Some(built) = self.path.transmit(now, batch.buffer(), &mut Payload(memory)) else { break };
                 let piece = built.gather.map(|(_, at, len)| Piece::of(&memory[at as usize..(at + len) as usize]));
                 batch.commit(self.peer, first, piece, 0);
+                if built.may_pad {
+                    batch.allow_padding();
+                }
             }
         }
         self.udp.transmit(batch);
