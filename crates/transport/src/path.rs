@@ -531,7 +531,7 @@ impl Path {
         }
     }
 
-    /// Takes a hello. See ADR 9 for why a stale one does no harm.
+    /// Takes a hello. See ADR 8 for why a stale one does no harm.
     pub(crate) fn hello(&mut self, now: Duration, hello: &Hello) {
         if self.retired.contains(&hello.incarnation) || hello.incarnation == self.own {
             return;

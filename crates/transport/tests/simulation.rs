@@ -15,6 +15,7 @@ fn seeds(default: u64) -> impl Iterator<Item = u64> {
     let one = std::env::var("INSANE_SEED").ok().and_then(|text| text.parse::<u64>().ok());
     let count = std::env::var("INSANE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let (from, to) = one.map_or((0, count), |one| (one, one + 1));
+    // The last line of a failed test names its seed.
     (from..to).inspect(|seed| eprintln!("seed {seed}"))
 }
 
@@ -48,25 +49,27 @@ fn config(random: &mut Random, change: bool) -> Config {
 
 #[test]
 fn reliable_messages_come_once_and_in_order_through_all_of_it() {
-    for seed in seeds(2000) {
-        let mut random = Random(seed);
-        let weather = weather(&mut random);
-        let config = config(&mut random, weather.change > 0);
-        let mut world = World::new(config, random.next(), weather);
-        let counts = [random.below(300) + 1, random.below(300) + 1];
-        for n in 0..2 {
-            let todo = sizes(&mut random, counts[n]);
-            world.hosts[n].source(n as u128 + 1, 7, true, todo);
-            world.hosts[1 - n].sink(n as u128 + 1, true);
-            world.hosts[n].reopen(0);
-        }
-        world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
-        for n in 0..2 {
-            let sink = &world.hosts[1 - n].sinks[&(n as u128 + 1)];
-            assert_eq!(sink.seen, (1..=counts[n]).collect::<Vec<_>>());
-        }
-        close_and_check(&mut world);
+    seeds(2000).for_each(reliable);
+}
+
+fn reliable(seed: u64) {
+    let mut random = Random(seed);
+    let weather = weather(&mut random);
+    let config = config(&mut random, weather.change > 0);
+    let mut world = World::new(config, random.next(), weather);
+    let counts = [random.below(300) + 1, random.below(300) + 1];
+    for n in 0..2 {
+        let todo = sizes(&mut random, counts[n]);
+        world.hosts[n].source(n as u128 + 1, 7, true, todo);
+        world.hosts[1 - n].sink(n as u128 + 1, true);
+        world.hosts[n].reopen(0);
     }
+    world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
+    for n in 0..2 {
+        let sink = &world.hosts[1 - n].sinks[&(n as u128 + 1)];
+        assert_eq!(sink.seen, (1..=counts[n]).collect::<Vec<_>>());
+    }
+    close_and_check(&mut world);
 }
 
 /// Closes all flows and sees that everything is given back and accounted for.
@@ -92,33 +95,35 @@ fn close_and_check(world: &mut World) {
 
 #[test]
 fn best_effort_messages_come_at_most_once_and_every_one_is_accounted_for() {
-    for seed in seeds(1000) {
-        let mut random = Random(seed ^ 0x5eed);
-        let weather = weather(&mut random);
-        let config = config(&mut random, weather.change > 0);
-        let mut world = World::new(config, random.next(), weather);
-        let count = random.below(400) + 1;
-        let todo = sizes(&mut random, count);
-        world.hosts[0].source(1, 7, false, todo);
-        world.hosts[1].sink(1, false);
-        world.hosts[0].reopen(0);
-        world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
-        close_and_check(&mut world);
-        let (source, sink) = (&world.hosts[0].sources[0], &world.hosts[1].sinks[&1]);
-        let seen = sink.seen.len() as u64;
-        let past = source.past;
-        assert_eq!(source.emitted + source.refused, count);
-        assert_eq!(past.delivered + past.lost + past.dropped + past.unconfirmed, source.emitted, "{past:?}");
-        if world.kills == 0 {
-            // Nobody died: what the receiver counted as delivered its sink has seen.
-            assert!(past.delivered <= seen && seen <= past.delivered + past.unconfirmed, "{seen} {past:?}");
-        }
-        if world.kills == 0 && world.hosts[0].lost == 0 {
-            assert_eq!((past.delivered, past.unconfirmed), (seen, 0), "{past:?}");
-            let faults = weather.lose + weather.delay + weather.change + weather.cut;
-            if faults == 0 && world.hosts[1].memory.refused == 0 {
-                assert_eq!(seen, source.emitted);
-            }
+    seeds(1000).for_each(best_effort);
+}
+
+fn best_effort(seed: u64) {
+    let mut random = Random(seed ^ 0x5eed);
+    let weather = weather(&mut random);
+    let config = config(&mut random, weather.change > 0);
+    let mut world = World::new(config, random.next(), weather);
+    let count = random.below(400) + 1;
+    let todo = sizes(&mut random, count);
+    world.hosts[0].source(1, 7, false, todo);
+    world.hosts[1].sink(1, false);
+    world.hosts[0].reopen(0);
+    world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
+    close_and_check(&mut world);
+    let (source, sink) = (&world.hosts[0].sources[0], &world.hosts[1].sinks[&1]);
+    let seen = sink.seen.len() as u64;
+    let past = source.past;
+    assert_eq!(source.emitted + source.refused, count);
+    assert_eq!(past.delivered + past.lost + past.dropped + past.unconfirmed, source.emitted, "{past:?}");
+    if world.kills == 0 {
+        // Nobody died: what the receiver counted as delivered its sink has seen.
+        assert!(past.delivered <= seen && seen <= past.delivered + past.unconfirmed, "{seen} {past:?}");
+    }
+    if world.kills == 0 && world.hosts[0].lost == 0 {
+        assert_eq!((past.delivered, past.unconfirmed), (seen, 0), "{past:?}");
+        let faults = weather.lose + weather.delay + weather.change + weather.cut;
+        if faults == 0 && world.hosts[1].memory.refused == 0 {
+            assert_eq!(seen, source.emitted);
         }
     }
 }
@@ -193,4 +198,20 @@ fn a_dead_peer_is_noticed_within_two_seconds_and_a_healed_link_resumes() {
         let healed = world.cut_until;
         world.run(healed + MS * 1000, |world| world.hosts.iter().all(|host| host.path.is_connected()));
     }
+}
+
+/// As many seeds as the time allows, beyond those of `make test`.
+#[test]
+#[ignore = "runs as long as it is given"]
+fn soak_of_reliable_messages_through_all_of_it() {
+    let seconds = std::env::var("INSANE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let end = std::time::Instant::now() + Duration::from_secs(seconds);
+    let mut seed = 1 << 32;
+    while std::time::Instant::now() < end {
+        reliable(seed);
+        best_effort(seed);
+        seed += 1;
+    }
+    assert!(seed > 1 << 32);
+    println!("{} seeds of each", seed - (1 << 32));
 }

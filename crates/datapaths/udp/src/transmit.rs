@@ -52,7 +52,10 @@ impl UdpDatapath {
             match self.send_filled(batch, &mut report) {
                 Next::Stop => break,
                 Next::Sent => {}
-                Next::GoOn(outcome) => report.refused += self.refuse(batch, self.first_run(), outcome),
+                Next::GoOn(outcome) => {
+                    let count = self.concerned(batch, outcome);
+                    report.refused += self.refuse(batch, count, outcome);
+                }
                 Next::Again if changes < 4 => changes += 1,
                 Next::Again => report.refused += self.refuse(batch, self.first_run(), Outcome::Failed),
             }
@@ -63,6 +66,15 @@ impl UdpDatapath {
 
     fn first_run(&self) -> usize {
         self.runs.first().copied().unwrap_or(1)
+    }
+
+    /// How many frames of the first message a refusal is about: the last may be short enough for a path that the others are
+    /// too large for.
+    fn concerned(&mut self, batch: &TxBatch<'_>, outcome: Outcome) -> usize {
+        let run = self.first_run();
+        let Some(first) = batch.pending().first().filter(|_| outcome == Outcome::TooLarge) else { return run };
+        let limit = self.frame_limit(first.to);
+        batch.pending().iter().take(run).take_while(|frame| frame.len() > limit).count().max(1)
     }
 
     fn refuse(&mut self, batch: &mut TxBatch<'_>, count: usize, outcome: Outcome) -> usize {
