@@ -48,7 +48,10 @@ impl Path {
     /// Builds the next frame at the end of `out`; `None` when there is nothing to send now. Small payloads are copied by
     /// `payloads`, one large one may have to be gathered behind what is in the buffer ([`Built::gather`]).
     pub fn transmit(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
-        self.on_time(now);
+        // Once for all frames of a batch.
+        if now != self.last_poll {
+            self.on_time(now);
+        }
         if self.hello_due.is_some_and(|due| due <= now) {
             return Some(self.build_hello(now, out));
         }
