@@ -48,7 +48,7 @@ class Judge:
 
     def limit(self, what: str, bar: str, limit: float, at_most: bool, **wanted: object) -> None:
         """The median per-repetition ratio to the reference against a limit."""
-        cells = find(self.table, key="insane", variant="", **wanted)
+        cells = find(self.table, **({"key": "insane", "variant": ""} | wanted))
         if not cells:
             self._missing(what, bar, "insane")
         for cell in cells:
@@ -138,8 +138,9 @@ class Judge:
                     f"fan-out 1 KB to {count}, {waiting}", "per-sink rate above iceoryx2", "iceoryx2", False, False,
                     lambda c, w=waiting: c.waiting == w,
                     experiment="fanout", sinks=count, waiting=waiting, knob=False)
-        self.limit("fan-out 1 KB to 8, sleeping", "≥ 85 % of a bare fan-out to 8 sleeping readers", 0.85, False,
-                   experiment="fanout", sinks=8, waiting="sleep")
+        # The bare one wakes with every message, so that is what is compared.
+        self.limit("fan-out 1 KB to 8, sleeping, unbatched", "≥ 85 % of a bare fan-out to 8 sleeping readers", 0.85,
+                   False, experiment="fanout", sinks=8, waiting="sleep", variant="unbatched")
 
     def _others(self) -> None:
         what, bar = "Python RTT 64 B, spinning", "≤ 10 µs"

@@ -17,14 +17,17 @@ ROOT = BENCH.parent
 
 @dataclass(frozen=True)
 class Source:
-    """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one.
-    `cmake` is the oldest CMake that can build it."""
+    """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one; `c` a C
+    program that is linked with `libinsane.so`. `cmake` is the oldest CMake that can build it; `native` says that the
+    Python program needs the package of this project."""
 
     key: str
     package: str | None = None
     binary: str | None = None
     script: str | None = None
     cmake: tuple[int, int] | None = None
+    c: str | None = None
+    native: bool = False
 
 
 SOURCES = (
@@ -37,8 +40,8 @@ SOURCES = (
     Source("iceoryx2", "bench-iceoryx2", "bench-iceoryx2"),
     Source("aeron", "bench-aeron", "bench-aeron", cmake=(3, 30)),
     Source("insane", "bench-insane", "bench-insane"),
-    Source("insane-c", "bench-insane-c", "bench-insane-c"),
-    Source("insane-python", script="insane/python/bench_insane.py"),
+    Source("insane-c", binary="bench-insane-c", c="insane-c/main.c"),
+    Source("insane-python", script="insane/python/bench_insane.py", native=True),
 )
 
 
@@ -130,15 +133,58 @@ def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
         raise Absence(f"not built: {errors[0] if errors else 'cargo failed'} (all of it in {log})")
 
 
+def _run(command: list[str], folder: Path, log: Path) -> None:
+    """One step of a build."""
+    with log.open("a") as out:
+        try:
+            done = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+        except OSError as error:
+            raise Absence(f"not built: {command[0]}: {error}") from error
+    if done.returncode != 0:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if "error" in line.lower()]
+        raise Absence(f"not built: {lines[0] if lines else command[0] + ' failed'} (all of it in {log})")
+
+
+def _build_c(source: Source, log_folder: Path) -> None:
+    """Builds `libinsane.so` and a C program that uses it as any C program would."""
+    log = log_folder / f"build-{source.key}.log"
+    log.write_text("")
+    # Installed as crates/capi/install does it, beside the suite: programs ask for the name in the library.
+    _run([str(ROOT / "crates" / "capi" / "install"), str(BENCH / "target" / "c")], ROOT, log)
+    library = BENCH / "target" / "c" / "lib"
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or "cc"
+    _run([compiler, "-O2", "-Wall", "-Wextra", "-I", str(BENCH / "target" / "c" / "include"), "-o",
+          str(BENCH / "target" / "release" / str(source.binary)), str(BENCH / str(source.c)), "-L", str(library),
+          f"-Wl,-rpath,{library}", "-linsane", "-lpthread"], ROOT, log)
+
+
+def _build_native(source: Source, jobs: int | None, log_folder: Path) -> None:
+    """Builds the Python package's library and lays the package out where the program finds it."""
+    log = log_folder / f"build-{source.key}.log"
+    log.write_text("")
+    more = ["--jobs", str(jobs)] if jobs else []
+    os.environ.setdefault("PYO3_PYTHON", sys.executable)
+    target = BENCH / "target" / "python-build"
+    _run(["cargo", "build", "--release", "--locked", "--target-dir", str(target), *more], ROOT / "python", log)
+    package = BENCH / "target" / "python" / "insane"
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(ROOT / "python" / "insane", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy2(target / "release" / "lib_native.so", package / "_native.abi3.so")
+
+
 def prepare(source: Source, jobs: int | None, log_folder: Path, build: bool = True) -> System:
     """Builds one system and asks it what it can do, or raises [`Absence`] with the reason."""
     if source.script is not None:
         script = BENCH / source.script
         if not script.is_file():
             raise Absence(f"not built: {script.relative_to(ROOT)} does not exist")
+        if build and source.native:
+            _build_native(source, jobs, log_folder)
         command = [sys.executable, str(script)]
     else:
-        if build:
+        if build and source.c is not None:
+            _build_c(source, log_folder)
+        elif build:
             _build_package(source, jobs, log_folder)
         binary = BENCH / "target" / "release" / source.binary
         if not binary.is_file():

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(raw) };
         to.kind = LENT;
-        // SAFETY: it was just written; a small message lies in the struct itself, so the address is taken here.
+        // SAFETY: it was just written.
         to.data = unsafe { &mut *place }.as_mut_ptr().cast();
         Ok(0)
     })
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn insane_consume_data(
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(message) };
         to.kind = CONSUMED;
-        // SAFETY: it was just written; a small message lies in the struct itself, so the address is taken here.
+        // SAFETY: it was just written.
         to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
         Ok(0)
     })

@@ -20,7 +20,8 @@
 //! ```
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
-pub mod error;
+pub mod blocks;
+mod error;
 mod fork;
 pub mod options;
 mod peers;

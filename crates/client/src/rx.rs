@@ -1,14 +1,16 @@
 //! The receiving half of a stream: links from sessions with sources, and this session's sinks. Private memory, behind the
 //! stream's biased lock.
 
+use crate::blocks::{Block, Pool};
 use crate::error::{Code, Result};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
-use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_LAUNCH_TIME, Fate};
+use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, Fate};
 use insane_shm::segment::SegmentView;
 use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +22,11 @@ use std::task::Waker;
 pub(crate) struct Rx {
     pub(crate) links: Vec<Option<RxLink>>,
     pub(crate) sinks: Vec<Option<RxSink>>,
+    /// What is kept of the messages that sinks have.
+    taken: Pool<Taken>,
     next: usize,
+    /// The number of the next sleep.
+    next_sleep: u64,
     generation: u32,
     /// Wakers are to be called: the service thread is to be told.
     pub(crate) alarm: bool,
@@ -46,7 +52,10 @@ pub(crate) struct RxLink {
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
-    sleepers: u32,
+    /// The sleeps that were announced on it and are not over.
+    asleep: SmallVec<[u64; 4]>,
+    /// Sleeps with lower numbers are to end.
+    roused: u64,
     armed: bool,
     /// The session, whose service thread hears of a broken link.
     session: Arc<Shared>,
@@ -82,59 +91,121 @@ pub(crate) struct RxSink {
 
 /// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
 #[derive(Debug)]
-pub struct RawMessage {
-    pub(crate) descriptor: Descriptor,
-    pub(crate) inline: [u64; 8],
-    pub(crate) base: Option<NonNull<u8>>,
-    pub(crate) trusted: bool,
-    /// The epoch in halves: C keeps messages in memory of eight-byte alignment.
-    epoch: [u64; 2],
+pub struct RawMessage(NonNull<Taken>);
+
+/// What the stream keeps of a message while a sink has it. Written once and never moved: the stores of a structure that is
+/// built and then copied cannot be forwarded to the loads of the copy, which took a third of the time of a message.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Taken {
+    /// The payload, if it came inside its descriptor.
+    inside: Block,
+    /// The payload: in a slot, or in `inside`.
+    base: NonNull<u8>,
+    channel: u64,
+    sequence: u64,
+    timestamp_ns: u64,
+    epoch: Epoch,
+    length: u32,
+    slot: u32,
+    source: u32,
     link: u32,
     generation: u32,
+    segment: u16,
+    flags: u16,
+    priority: u8,
+    trusted: bool,
+    extra: Option<Box<Extra>>,
+}
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self {
+            inside: Block::default(),
+            base: NonNull::dangling(),
+            channel: 0,
+            sequence: 0,
+            timestamp_ns: 0,
+            epoch: Epoch(0),
+            length: 0,
+            slot: 0,
+            source: 0,
+            link: 0,
+            generation: 0,
+            segment: 0,
+            flags: 0,
+            priority: 0,
+            trusted: false,
+            extra: None,
+        }
+    }
+}
+
+/// What only some messages have.
+#[derive(Debug)]
+struct Extra {
+    /// Where it is to be counted, until it is.
     cell: Option<CellWriter>,
     /// Set when several sinks of this session share the message: how many still have it.
     shared: Option<Arc<AtomicU32>>,
 }
 
-// SAFETY: `base` points into a segment that the link keeps mapped until the message is released, from any thread.
+// SAFETY: INV-BLOCK-1, and `base` points into a segment that the link keeps mapped until the message is released, from any
+// thread.
 unsafe impl Send for RawMessage {}
+// SAFETY: as above; a message that is shared is only read.
+unsafe impl Sync for RawMessage {}
+// SAFETY: as for messages.
+unsafe impl Send for Taken {}
 
 impl RawMessage {
+    #[inline]
+    fn get(&self) -> &Taken {
+        // SAFETY: INV-BLOCK-1: it is lent to this message.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn get_mut(&mut self) -> &mut Taken {
+        // SAFETY: INV-BLOCK-1: it is lent to this message alone.
+        unsafe { self.0.as_mut() }
+    }
+
     /// The channel's id.
     #[must_use]
     pub fn channel(&self) -> u64 {
-        self.descriptor.channel
+        self.get().channel
     }
 
     /// The message's number at its source, from 1.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.descriptor.sequence
+        self.get().sequence
     }
 
     /// The source's epoch.
     #[must_use]
     pub fn source(&self) -> Epoch {
-        Epoch(u128::from(self.epoch[0]) | u128::from(self.epoch[1]) << 64)
+        self.get().epoch
     }
 
     /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC, if its source says so.
     #[must_use]
     pub fn timestamp_ns(&self) -> Option<u64> {
-        (self.descriptor.timestamp_ns != 0).then_some(self.descriptor.timestamp_ns)
+        (self.get().timestamp_ns != 0).then_some(self.get().timestamp_ns)
     }
 
     /// Its priority.
     #[must_use]
     pub fn priority(&self) -> u8 {
-        self.descriptor.priority
+        self.get().priority
     }
 
     /// The bytes of payload.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.descriptor.length as usize
+        self.get().length as usize
     }
 
     /// Whether it has no payload.
@@ -144,20 +215,18 @@ impl RawMessage {
     }
 
     /// The address of the payload. It stays readable until the message is released; its bytes may change while they are
-    /// read if the peer is hostile. A message of up to 64 bytes lies in this value itself.
+    /// read if the peer is hostile, except those of a message of up to 64 bytes on a best-effort stream: these are a copy.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
-        self.base.map_or(self.inline.as_ptr().cast(), |b| b.as_ptr())
+        self.get().base.as_ptr()
     }
 
     /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths.
     pub fn read(&self, to: &mut [u8]) -> usize {
         let n = to.len().min(self.len());
-        if let Some(from) = NonNull::new(self.as_ptr().cast_mut()) {
-            // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in this value.
-            unsafe { insane_shm::segment::copy_out(from, &mut to[..n]) };
-        }
+        // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in a block.
+        unsafe { insane_shm::segment::copy_out(self.get().base, &mut to[..n]) };
         n
     }
 
@@ -174,11 +243,34 @@ impl RawMessage {
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        if self.base.is_some() && !self.trusted {
+        if !self.is_private() && !self.get().trusted {
             return None;
         }
         // SAFETY: INV-LINK-4 for the length; the bytes are this process's own copy, or a trusted peer's, who does not write.
         Some(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
+    }
+}
+
+impl RawMessage {
+    /// Whether the payload is this process's own copy.
+    #[inline]
+    fn is_private(&self) -> bool {
+        self.get().flags & FLAG_INLINE != 0 || self.get().length == 0
+    }
+}
+
+impl Taken {
+    /// What the link is told when the message is given back.
+    #[inline]
+    fn descriptor(&self) -> Descriptor {
+        Descriptor {
+            sequence: self.sequence,
+            slot: self.slot,
+            source: self.source,
+            segment: self.segment,
+            flags: self.flags,
+            ..Descriptor::default()
+        }
     }
 }
 
@@ -188,6 +280,14 @@ impl RxLink {
         self.recent = None;
     }
 
+    /// The peer broke the protocol: nothing is read from the link any more, and the service thread is told.
+    #[cold]
+    fn break_off(&mut self, broken: Broken) {
+        self.broken = Some(broken);
+        self.session.ring();
+    }
+
+    #[inline]
     fn release(&mut self, descriptor: &Descriptor, fate: Fate) {
         self.consumer.release(descriptor, fate);
         if self.reliable {
@@ -200,7 +300,7 @@ impl RxLink {
     pub(crate) fn is_spent(&self) -> bool {
         (self.peer_gone || self.broken.is_some())
             && self.out == 0
-            && self.sleepers == 0
+            && self.asleep.is_empty()
             && (self.broken.is_some() || !self.consumer.ready())
     }
 }
@@ -216,8 +316,58 @@ impl Rx {
     ///
     /// # Errors
     /// [`Code::Closed`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, sink: usize) -> Result<Option<RawMessage>> {
+        // The usual case in one straight line: one more message of the source that the last one came from.
+        if let Some(Some(me)) = self.sinks.get(sink)
+            && me.open
+            && me.queue.is_empty()
+        {
+            let count = self.links.len();
+            self.next = if self.next + 1 >= count { 0 } else { self.next + 1 };
+            if let Some(Some(link)) = self.links.get_mut(self.next)
+                && link.broken.is_none()
+            {
+                match link.consumer.poll_descriptor() {
+                    Ok(Some((d, position))) => {
+                        if d.deadline_ns == 0
+                            && let Some((source, index, epoch, cell)) = &link.recent
+                            && *source == d.source
+                            && *index == sink
+                        {
+                            cell.add(Count::Delivered, 1);
+                            cell.add(Count::Bytes, u64::from(d.length));
+                            link.out += 1;
+                            let message = raw(link, &mut self.taken, self.next, &d, position, *epoch, None);
+                            insane_shm::steps::reach(insane_shm::steps::Step::Hold);
+                            return Ok(Some(message));
+                        }
+                        return self.take_routed(self.next, &d, position, sink);
+                    }
+                    Ok(None) => {
+                        link.consumer.settle_if_short();
+                        if count == 1 {
+                            return Ok(None);
+                        }
+                    }
+                    Err(broken) => link.break_off(broken),
+                }
+            }
+        }
+        self.take_slowly(sink)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_routed(&mut self, at: usize, d: &Descriptor, position: u64, sink: usize) -> Result<Option<RawMessage>> {
+        match self.route(at, d, position, Some(sink)) {
+            Polled::Mine(message) => Ok(Some(self.deliver(message))),
+            _ => self.take_slowly(sink),
+        }
+    }
+
+    #[inline(never)]
+    fn take_slowly(&mut self, sink: usize) -> Result<Option<RawMessage>> {
         let Some(me) = self.sinks.get_mut(sink).and_then(Option::as_mut).filter(|s| s.open) else {
             return Err(Code::Closed.into());
         };
@@ -262,59 +412,42 @@ impl Rx {
     }
 
     /// Counts a message as delivered; the last thing before the application has it.
-    #[inline]
     fn deliver(&mut self, mut message: RawMessage) -> RawMessage {
-        if let Some(cell) = message.cell.take() {
+        if let Some(cell) = message.get_mut().extra.as_mut().and_then(|e| e.cell.take()) {
             cell.add(Count::Delivered, 1);
-            cell.add(Count::Bytes, u64::from(message.descriptor.length));
+            cell.add(Count::Bytes, u64::from(message.get().length));
         }
         insane_shm::steps::reach(insane_shm::steps::Step::Hold);
         message
     }
 
     /// Takes one descriptor of a link and hands it to its sinks' queues, or straight to `wanted` when it is its alone.
-    #[inline]
     fn poll(&mut self, at: usize, wanted: Option<usize>) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
         if link.broken.is_some() {
             return Polled::Nothing;
         }
-        let delivery = match link.consumer.poll() {
-            Ok(Some(delivery)) => delivery,
+        match link.consumer.poll_descriptor() {
+            Ok(Some((d, position))) => self.route(at, &d, position, wanted),
             Ok(None) => {
                 link.consumer.settle_if_short();
-                return Polled::Nothing;
+                Polled::Nothing
             }
             Err(broken) => {
-                link.broken = Some(broken);
-                link.session.ring();
-                return Polled::Nothing;
+                link.break_off(broken);
+                Polled::Nothing
             }
-        };
-        let source = delivery.descriptor.source;
-        if delivery.descriptor.deadline_ns == 0
-            && let (Some((s, index, epoch, cell)), Some(wanted)) = (&link.recent, wanted)
-            && *s == source
-            && *index == wanted
-        {
-            // Counted here, as `deliver` would: a clone of the cell's handle per message would cost more than the rest.
-            cell.add(Count::Delivered, 1);
-            cell.add(Count::Bytes, u64::from(delivery.descriptor.length));
-            link.out += 1;
-            return Polled::Mine(raw(link, at, &delivery, *epoch, None, None));
         }
-        self.route(at, &delivery, wanted)
     }
 
-    fn route(&mut self, at: usize, delivery: &Delivery, wanted: Option<usize>) -> Polled {
+    fn route(&mut self, at: usize, d: &Descriptor, position: u64, wanted: Option<usize>) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
-        let d = &delivery.descriptor;
         let late = d.deadline_ns != 0 && d.flags & FLAG_LAUNCH_TIME == 0 && now_ns() > d.deadline_ns;
         let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
         let fate = if late { Fate::Expired } else { Fate::Dropped };
         if let Some(flow) = link.flows.get_mut(&d.source) {
             epoch = flow.epoch;
-            for sink in flow.sinks.iter().filter(|s| s.end.is_none_or(|end| delivery.position < end)) {
+            for sink in flow.sinks.iter().filter(|s| s.end.is_none_or(|end| position < end)) {
                 let open =
                     self.sinks.get(sink.index).and_then(Option::as_ref).is_some_and(|s| s.open && s.id == sink.id);
                 if late {
@@ -338,11 +471,13 @@ impl Rx {
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
-            return Polled::Mine(raw(link, at, delivery, epoch, Some(cell.clone()), None));
+            let extra = Extra { cell: Some(cell.clone()), shared: None };
+            return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         for (index, cell) in takers {
-            let message = raw(link, at, delivery, epoch, Some(cell), shared.clone());
+            let extra = Extra { cell: Some(cell), shared: shared.clone() };
+            let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
                 if let Some(waker) = sink.waker.take() {
@@ -357,17 +492,17 @@ impl Rx {
 
     /// Gives a message back. Safe after its link or its sink is gone.
     #[inline]
-    pub(crate) fn release(&mut self, message: &RawMessage) {
-        if message.shared.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::AcqRel) > 1) {
-            return;
-        }
-        let at = message.link as usize;
-        let Some(link) = self.links.get_mut(at).and_then(Option::as_mut) else { return };
-        if link.generation != message.generation {
+    pub(crate) fn release(&mut self, message: RawMessage) {
+        let taken = message.get();
+        let (at, generation, descriptor) = (taken.link as usize, taken.generation, taken.descriptor());
+        let last = if taken.extra.is_some() { shared_no_more(message.0) } else { true };
+        self.taken.give_back(message.0);
+        let Some(Some(link)) = self.links.get_mut(at) else { return };
+        if !last || link.generation != generation {
             return;
         }
         link.out -= 1;
-        link.release(&message.descriptor, Fate::AsCounted);
+        link.release(&descriptor, Fate::AsCounted);
         if link.peer_gone || link.broken.is_some() {
             self.sweep(at);
         }
@@ -403,7 +538,8 @@ impl Rx {
             bell: None,
             generation: self.generation,
             out: 0,
-            sleepers: 0,
+            asleep: SmallVec::new(),
+            roused: 0,
             armed: false,
             session,
         };
@@ -454,16 +590,17 @@ impl Rx {
         let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut) else { return };
         sink.open = false;
         sink.interrupt.fetch_add(1, Ordering::Release);
-        insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+        insane_shm::wait::wake_own(&sink.interrupt);
         if let Some(waker) = sink.waker.take() {
             crate::session::lock(&self.wakers).push(waker);
         }
         let queue = std::mem::take(&mut sink.queue);
+        self.rouse();
         for message in queue {
-            if let Some(cell) = &message.cell {
+            if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
             }
-            self.release(&message);
+            self.release(message);
         }
         for link in self.links.iter_mut().flatten() {
             link.recent = None;
@@ -477,29 +614,35 @@ impl Rx {
             return None;
         }
         let seen = me.interrupt.load(Ordering::Acquire);
-        let mut sleep = Sleep { words: vec![WaitWord::interrupt(&me.interrupt, seen)], links: Vec::new() };
+        let interrupt = WaitWord::interrupt(&me.interrupt, seen);
+        let mut sleep = Sleep { words: SmallVec::new(), links: SmallVec::new(), number: self.next_sleep };
+        self.next_sleep += 1;
         for (at, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link.as_mut().filter(|l| l.broken.is_none()) else { continue };
             link.consumer.settle();
             let kinds = if link.armed { SleepKinds::FUTEX.and(SleepKinds::DOORBELL) } else { SleepKinds::FUTEX };
             let announced = link.consumer.prepare_sleep(kinds);
-            link.sleepers += 1;
+            link.asleep.push(sleep.number);
             sleep.words.push(link.consumer.wait_word(announced));
             sleep.links.push((at, link.generation));
         }
+        // Sleeping on one word is half the work for the kernel; then it is the link's, see `rouse`.
+        if sleep.words.len() != 1 {
+            sleep.words.push(interrupt);
+        }
         if self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready()) {
-            self.awake(&sleep.links);
+            self.awake(&sleep);
             return None;
         }
         Some(sleep)
     }
 
     /// A thread that [`Self::announce`]d is awake.
-    pub(crate) fn awake(&mut self, links: &[(usize, u32)]) {
-        for (at, generation) in links {
+    pub(crate) fn awake(&mut self, sleep: &Sleep) {
+        for (at, generation) in &sleep.links {
             let Some(link) = self.links[*at].as_mut().filter(|l| l.generation == *generation) else { continue };
-            link.sleepers = link.sleepers.saturating_sub(1);
-            if link.sleepers == 0 && !link.armed {
+            link.asleep.retain(|n| *n != sleep.number);
+            if link.asleep.is_empty() && !link.armed {
                 link.consumer.awake();
             }
             if link.peer_gone || link.broken.is_some() {
@@ -508,23 +651,50 @@ impl Rx {
         }
     }
 
+    /// Ends the sleeps on all links. A thread between its announcement and its sleep is missed, so the service thread goes on
+    /// with [`Self::rouse_again`] until all have left.
+    fn rouse(&mut self) {
+        let all = self.next_sleep;
+        for link in self.links.iter_mut().flatten().filter(|l| !l.asleep.is_empty()) {
+            link.roused = all;
+            link.consumer.rouse();
+            link.session.rousing.store(true, Ordering::Release);
+        }
+    }
+
+    /// Ends the sleeps that are to end and are not over. Returns whether there are any.
+    pub(crate) fn rouse_again(&mut self) -> bool {
+        let mut any = false;
+        for link in self.links.iter_mut().flatten() {
+            if link.asleep.iter().any(|n| *n < link.roused) {
+                link.consumer.rouse();
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Ends every wait on this stream, so that the waiters look at its links again.
     pub(crate) fn interrupt(&mut self) {
         for sink in self.sinks.iter_mut().flatten() {
             sink.interrupt.fetch_add(1, Ordering::Release);
-            insane_shm::wait::wake_word(&sink.interrupt, u32::MAX >> 1);
+            insane_shm::wait::wake_own(&sink.interrupt);
             if let Some(waker) = sink.waker.take() {
                 crate::session::lock(&self.wakers).push(waker);
             }
         }
+        self.rouse();
     }
 
     /// Arms the doorbells of all links, and looks again. `false`: there is something now.
     pub(crate) fn arm(&mut self, sink: usize) -> bool {
         for link in self.links.iter_mut().flatten().filter(|l| l.broken.is_none()) {
             link.consumer.settle();
-            let kinds =
-                if link.sleepers > 0 { SleepKinds::DOORBELL.and(SleepKinds::FUTEX) } else { SleepKinds::DOORBELL };
+            let kinds = if !link.asleep.is_empty() {
+                SleepKinds::DOORBELL.and(SleepKinds::FUTEX)
+            } else {
+                SleepKinds::DOORBELL
+            };
             link.consumer.prepare_sleep(kinds);
             link.armed = true;
         }
@@ -537,48 +707,72 @@ impl Rx {
     pub(crate) fn disarm(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.armed = false;
-            if link.sleepers == 0 {
+            if link.asleep.is_empty() {
                 link.consumer.awake();
             }
         }
     }
 }
 
-#[inline]
+/// Whether nobody else of this session has the message; frees what only some messages have.
+#[cold]
+fn shared_no_more(mut taken: NonNull<Taken>) -> bool {
+    // SAFETY: INV-BLOCK-1: the caller has it, and gives it back.
+    let extra = unsafe { taken.as_mut() }.extra.take();
+    extra.and_then(|e| e.shared).is_none_or(|left| left.fetch_sub(1, Ordering::AcqRel) == 1)
+}
+
+#[inline(always)]
 fn raw(
     link: &RxLink,
+    pool: &mut Pool<Taken>,
     at: usize,
-    delivery: &Delivery,
+    d: &Descriptor,
+    position: u64,
     epoch: Epoch,
-    cell: Option<CellWriter>,
-    shared: Option<Arc<AtomicU32>>,
+    extra: Option<Box<Extra>>,
 ) -> RawMessage {
-    let d = delivery.descriptor;
-    let base = if delivery.is_inline() {
-        None
+    let mut place = pool.lend();
+    // The address of a part is taken before the reference to the whole is made.
+    // SAFETY: INV-BLOCK-1: it is this message's alone.
+    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
+    // SAFETY: as above.
+    let taken = unsafe { place.as_mut() };
+    taken.length = d.length;
+    if d.flags & FLAG_INLINE != 0 {
+        link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
+        taken.base = NonNull::new(inside.cast()).unwrap_or(NonNull::dangling());
     } else {
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        segment.and_then(|s| s.locate(d.slot, d.offset, d.length))
-    };
-    let length = if base.is_none() && !delivery.is_inline() { 0 } else { d.length };
-    RawMessage {
-        descriptor: Descriptor { length, ..d },
-        inline: delivery.inline,
-        base,
-        trusted: link.trusted,
-        epoch: [epoch.0 as u64, (epoch.0 >> 64) as u64],
-        link: at as u32,
-        generation: link.generation,
-        cell,
-        shared,
+        match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
+            Some(there) => taken.base = there,
+            None => taken.length = 0,
+        }
     }
+    taken.channel = d.channel;
+    taken.sequence = d.sequence;
+    taken.timestamp_ns = d.timestamp_ns;
+    taken.epoch = epoch;
+    taken.slot = d.slot;
+    taken.source = d.source;
+    taken.link = at as u32;
+    taken.generation = link.generation;
+    taken.segment = d.segment;
+    taken.flags = d.flags;
+    taken.priority = d.priority;
+    taken.trusted = link.trusted;
+    if extra.is_some() {
+        taken.extra = extra;
+    }
+    RawMessage(place)
 }
 
 /// A sleep that was announced: where to wait, and whom to tell afterwards.
 #[derive(Debug)]
 pub(crate) struct Sleep {
-    pub(crate) words: Vec<WaitWord>,
-    pub(crate) links: Vec<(usize, u32)>,
+    pub(crate) words: SmallVec<[WaitWord; 4]>,
+    links: SmallVec<[(usize, u32); 4]>,
+    number: u64,
 }
 
 #[derive(Debug)]

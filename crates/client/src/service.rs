@@ -26,6 +26,9 @@ pub(crate) const FIRST_PEER: u64 = 2;
 /// How long between two tries to reach a runtime that is gone.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// How long between two tries to end sleeps that are to end.
+const ROUSE: Duration = Duration::from_millis(1);
+
 /// What an answer of the runtime is for, when no thread of the application waits for it.
 #[derive(Debug)]
 enum Internal {
@@ -151,7 +154,7 @@ impl Service {
             for data in ready {
                 match data {
                     BELL => self.bell(),
-                    RUNTIME => self.from_runtime(),
+                    RUNTIME => self.read_runtime(),
                     data => self.peers.ready(data, self.epoll.as_fd()),
                 }
             }
@@ -161,6 +164,7 @@ impl Service {
                 self.reconnect();
             }
             self.call_wakers();
+            self.rouse();
             self.shared.notify();
         }
         self.shared.closed.store(true, Ordering::Release);
@@ -173,6 +177,12 @@ impl Service {
         }
         self.peers.close_all();
         self.call_wakers();
+        for _ in 0..1000 {
+            if !self.rouse() {
+                break;
+            }
+            std::thread::sleep(ROUSE);
+        }
         // Streams hold the session and the session its streams: cut the circle.
         lock(&self.shared.endpoints).clear();
         lock(&self.shared.streams).clear();
@@ -184,12 +194,26 @@ impl Service {
         streams.iter().for_each(|s| s.call_wakers());
     }
 
+    /// Ends what is left of sleeps that are to end. Returns whether there are any.
+    fn rouse(&self) -> bool {
+        if !self.shared.rousing.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let streams = lock(&self.shared.streams).clone();
+        let any = streams.iter().filter(|s| s.rx.visit().rouse_again()).count() > 0;
+        if any {
+            self.shared.rousing.store(true, Ordering::Release);
+        }
+        any
+    }
+
     fn finished(&self) -> bool {
         self.shutdown.is_some_and(|deadline| Instant::now() >= deadline || !self.peers.is_closing())
     }
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
-        let next = [self.retry_at, self.shutdown, self.peers.retry_at()].into_iter().flatten().min()?;
+        let rouse = self.shared.rousing.load(Ordering::Acquire).then(|| Instant::now() + ROUSE);
+        let next = [self.retry_at, self.shutdown, self.peers.retry_at(), rouse].into_iter().flatten().min()?;
         let left = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         rustix::event::Timespec::try_from(left).ok()
     }
@@ -311,7 +335,7 @@ impl Service {
         }
     }
 
-    fn from_runtime(&mut self) {
+    fn read_runtime(&mut self) {
         // Bounded, so that a flood does not keep the peers waiting; what is left wakes the next round.
         for _ in 0..256 {
             let Some(socket) = self.runtime.as_ref() else { return };

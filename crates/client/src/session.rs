@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Mutex<Vec<Arc<StreamShared>>>,
     pub(crate) endpoints: Mutex<Vec<Endpoint>>,
     events: Mutex<VecDeque<Event>>,
+    /// Sleeps are to end, and the service thread sees to it.
+    pub(crate) rousing: AtomicBool,
     pub(crate) closed: AtomicBool,
     forks: u32,
 }
@@ -306,6 +308,7 @@ impl SessionBuilder {
             endpoints: Mutex::new(Vec::new()),
             events: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
+            rousing: AtomicBool::new(false),
             forks: fork::count(),
         });
         let (service, hello) = Service::new(shared.clone(), connection)?;

@@ -10,6 +10,7 @@ use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, SinkId};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +21,13 @@ use std::time::{Duration, Instant};
 /// How long an adaptive waiter spins before it sleeps: about what a sleep and a wake-up cost on a virtual machine.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
+/// Yields in vain before a sleeping sink leaves it.
+const GIVE_WAY: u32 = 4;
+/// A yield that takes longer let somebody else run.
+const NOBODY: Duration = Duration::from_micros(1);
+/// Sleeps between two trials.
+const SLEEPS_PER_TRIAL: u32 = 64;
+
 /// The consuming end of a channel. Usable from any thread; dropping it closes it.
 #[derive(Debug)]
 pub struct Sink {
@@ -29,13 +37,22 @@ pub struct Sink {
     channel: ChannelId,
     wait: Wait,
     forks: u32,
+    /// See [`Sink::gives_way`]: up to [`GIVE_WAY`] yields are left, or sleeps until the next trial count down from the top.
+    way: AtomicU32,
 }
 
 /// A message, borrowed: read it in place, then drop it to give the memory back.
 #[derive(Debug)]
 pub struct Message<'a> {
     sink: &'a Sink,
-    raw: RawMessage,
+    raw: ManuallyDrop<RawMessage>,
+}
+
+impl<'a> Message<'a> {
+    #[inline]
+    fn new(sink: &'a Sink, raw: RawMessage) -> Self {
+        Self { sink, raw: ManuallyDrop::new(raw) }
+    }
 }
 
 impl Deref for Message<'_> {
@@ -48,7 +65,8 @@ impl Deref for Message<'_> {
 impl Drop for Message<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.sink.give_back(&self.raw);
+        // SAFETY: it is taken out once, here.
+        self.sink.give_back(unsafe { ManuallyDrop::take(&mut self.raw) });
     }
 }
 
@@ -75,7 +93,15 @@ impl Sink {
             rx.sinks[at] = Some(sink);
             at
         };
-        let this = Self { stream, index, id, channel: channel_id, wait: options.wait, forks: fork::count() };
+        let this = Self {
+            stream,
+            index,
+            id,
+            channel: channel_id,
+            wait: options.wait,
+            forks: fork::count(),
+            way: AtomicU32::new(0),
+        };
         session.remember(crate::session::Endpoint::Sink {
             stream: this.stream.clone(),
             channel: channel.message(),
@@ -122,9 +148,9 @@ impl Sink {
     ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
-    #[inline]
+    #[inline(always)]
     pub fn consume(&self) -> Result<Message<'_>> {
-        Ok(Message { raw: self.consume_raw(None)?, sink: self })
+        self.consume_raw(None).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message, waiting for one at most `timeout`.
@@ -132,23 +158,23 @@ impl Sink {
     /// # Errors
     /// [`Code::Timeout`], [`Code::Closed`], [`Code::Forked`].
     pub fn consume_timeout(&self, timeout: Duration) -> Result<Message<'_>> {
-        Ok(Message { raw: self.consume_raw(Some(timeout))?, sink: self })
+        self.consume_raw(Some(timeout)).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message if there is one. Never blocks.
     ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
-    #[inline]
+    #[inline(always)]
     pub fn try_consume(&self) -> Result<Option<Message<'_>>> {
-        Ok(self.try_raw()?.map(|raw| Message { raw, sink: self }))
+        Ok(self.try_raw()?.map(|raw| Message::new(self, raw)))
     }
 
     /// As [`Self::try_consume`], for bindings that keep messages by themselves: give it back with [`Self::release`].
     ///
     /// # Errors
     /// As [`Self::try_consume`].
-    #[inline]
+    #[inline(always)]
     pub fn try_raw(&self) -> Result<Option<RawMessage>> {
         self.check()?;
         let mut rx = self.stream.rx.lock();
@@ -164,11 +190,11 @@ impl Sink {
     /// Gives back a message that [`Self::try_raw`] or [`Self::consume_raw`] of this sink gave. Never blocks.
     #[inline]
     pub fn release(&self, message: RawMessage) {
-        self.give_back(&message);
+        self.give_back(message);
     }
 
     #[inline]
-    fn give_back(&self, message: &RawMessage) {
+    fn give_back(&self, message: RawMessage) {
         // A forked child does not have the memory to give back to.
         if self.forks == fork::count() {
             self.stream.rx.lock().release(message);
@@ -179,7 +205,7 @@ impl Sink {
     ///
     /// # Errors
     /// As [`Self::consume_timeout`].
-    #[inline]
+    #[inline(always)]
     pub fn consume_raw(&self, timeout: Option<Duration>) -> Result<RawMessage> {
         if let Some(message) = self.try_raw()? {
             return Ok(message);
@@ -187,37 +213,75 @@ impl Sink {
         self.wait_for(timeout)
     }
 
+    #[cold]
+    #[inline(never)]
     fn wait_for(&self, timeout: Option<Duration>) -> Result<RawMessage> {
-        let start = Instant::now();
-        let mut spun = start;
-        let mut turns = 0u32;
-        loop {
-            if let Some(message) = self.try_raw()? {
-                return Ok(message);
-            }
-            turns = turns.wrapping_add(1);
-            if self.wait != Wait::Sleep {
-                std::hint::spin_loop();
-                // The clock costs more than a look at the ring.
-                if !turns.is_multiple_of(64) {
-                    continue;
+        // The clock costs more than a look at the ring, and most waits end within a few looks.
+        const LOOKS: u32 = 64;
+        if self.wait != Wait::Sleep {
+            for _ in 0..LOOKS {
+                if let Some(message) = self.try_raw()? {
+                    return Ok(message);
                 }
             }
-            let now = Instant::now();
-            let left = timeout.map(|t| t.saturating_sub(now - start));
+        }
+        if self.wait == Wait::Sleep
+            && self.gives_way()
+            && let Some(message) = self.try_raw()?
+        {
+            self.way.store(GIVE_WAY, Ordering::Relaxed);
+            return Ok(message);
+        }
+        let start = Instant::now();
+        let mut left = timeout;
+        let mut spun = start;
+        loop {
             if left == Some(Duration::ZERO) {
                 return Err(Code::Timeout.into());
             }
             let spins = match self.wait {
                 Wait::Spin => true,
-                Wait::Adaptive => now - spun < SPIN,
+                Wait::Adaptive => spun.elapsed() < SPIN,
                 Wait::Sleep => false,
             };
             if !spins {
                 self.sleep(left);
-                spun = Instant::now();
+                if self.wait == Wait::Adaptive {
+                    spun = Instant::now();
+                }
+            }
+            for _ in 0..if self.wait == Wait::Sleep { 1 } else { LOOKS } {
+                if let Some(message) = self.try_raw()? {
+                    return Ok(message);
+                }
+                if self.wait != Wait::Sleep {
+                    std::hint::spin_loop();
+                }
+            }
+            left = timeout.map(|t| t.saturating_sub(start.elapsed()));
+        }
+    }
+
+    /// Lets others have the core for once before a sleep, where others want it. If sinks share a core with their source or
+    /// with each other, messages gather meanwhile: eight sinks that slept after each message took an eighth of what they take
+    /// so. Alone on a core it only keeps the core from its rest, so it is tried now and then.
+    fn gives_way(&self) -> bool {
+        let way = self.way.load(Ordering::Relaxed);
+        let (mut next, give) = match way {
+            0 => (u32::MAX, true),
+            1..=GIVE_WAY => (way - 1, true),
+            _ if way < u32::MAX - SLEEPS_PER_TRIAL => (0, false),
+            _ => (way - 1, false),
+        };
+        if give {
+            let before = Instant::now();
+            rustix::thread::sched_yield();
+            if before.elapsed() > NOBODY {
+                next = GIVE_WAY;
             }
         }
+        self.way.store(next, Ordering::Relaxed);
+        give
     }
 
     /// Sleeps until something may have come. Any return is only a hint.
@@ -230,7 +294,7 @@ impl Sink {
             (t, s) => t.or(s),
         };
         wait_any(&sleep.words, timeout);
-        self.stream.rx.lock().awake(&sleep.links);
+        self.stream.rx.lock().awake(&sleep);
     }
 
     /// Whether a message is there to be consumed now. Never blocks.
@@ -247,7 +311,7 @@ impl Sink {
     }
 
     pub(crate) fn awake(&self, sleep: &crate::rx::Sleep) {
-        self.stream.rx.lock().awake(&sleep.links);
+        self.stream.rx.lock().awake(sleep);
     }
 
     /// Ends the waits of other threads on this sink for once: they look again and go on waiting.
@@ -356,6 +420,6 @@ impl<'a> Future for Receive<'a> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let sink = self.sink;
-        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message { raw, sink }))
+        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message::new(sink, raw)))
     }
 }

@@ -10,11 +10,12 @@ use crate::tx::{Emit, Outcome, TxSource, goes_inside};
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::segment::Segment;
-use insane_shm::slab::{SlotId, geometry_for};
+use insane_shm::slab::{SlotId, Taken, geometry_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
 use std::collections::VecDeque;
+use std::mem::forget;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -39,37 +40,44 @@ pub struct Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-#[derive(Debug)]
-enum Place {
-    Slot(SlotId, NonNull<u8>),
-    Inside([u8; INLINE_BYTES]),
-}
-
 /// A message's memory, not tied to its source by a lifetime: for bindings. Give it to [`Source::emit_raw`] or
 /// [`Source::discard_raw`]; a slot that is in neither is lost to the stream until the session ends.
 #[derive(Debug)]
 pub struct RawBuffer {
-    place: Place,
-    capacity: u32,
+    base: NonNull<u8>,
+    /// The slot, or [`INSIDE`] for a block of this process's own whose bytes go inside the descriptor. All fields are one
+    /// word: a load wider than the store before it waits until that store, and all before it, have left the processor.
+    slot: u64,
+    capacity: usize,
 }
 
-// SAFETY: the address is that of a slot which this buffer alone holds, in a segment that the stream keeps.
+const INSIDE: u64 = u64::MAX;
+
+// SAFETY: the address is that of a slot or block which this buffer alone holds, and which the stream keeps.
 unsafe impl Send for RawBuffer {}
 
 impl RawBuffer {
-    /// The first byte.
+    /// The first byte. The address stays until the buffer is emitted or discarded.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        match &mut self.place {
-            Place::Slot(_, base) => base.as_ptr(),
-            Place::Inside(bytes) => bytes.as_mut_ptr(),
-        }
+        self.base.as_ptr()
     }
 
     /// How many bytes may be written; at least as many as were asked for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.capacity as usize
+        self.capacity
+    }
+
+    #[inline]
+    fn in_slot(taken: &Taken) -> Self {
+        let slot = u64::from(taken.id.segment) << 32 | u64::from(taken.id.slot);
+        Self { base: taken.base, slot, capacity: taken.capacity as usize }
+    }
+
+    #[inline]
+    fn slot(&self) -> Option<SlotId> {
+        (self.slot != INSIDE).then_some(SlotId { segment: (self.slot >> 32) as u16, slot: self.slot as u32 })
     }
 }
 
@@ -77,7 +85,7 @@ impl RawBuffer {
 #[derive(Debug)]
 pub struct Buffer<'a> {
     source: &'a Source,
-    raw: Option<RawBuffer>,
+    raw: RawBuffer,
     len: usize,
 }
 
@@ -85,28 +93,16 @@ impl Deref for Buffer<'_> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.raw {
-            Some(RawBuffer { place: Place::Inside(bytes), .. }) => &bytes[..self.len],
-            Some(RawBuffer { place: Place::Slot(_, base), .. }) => {
-                // SAFETY: INV-SLAB-2: this buffer alone holds the slot, which has at least `len` bytes; nobody else writes it.
-                unsafe { std::slice::from_raw_parts(base.as_ptr(), self.len) }
-            }
-            None => &[],
-        }
+        // SAFETY: INV-SLAB-2, INV-BLOCK-1: this buffer alone holds the memory, which has at least `len` bytes.
+        unsafe { std::slice::from_raw_parts(self.raw.base.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.raw {
-            Some(RawBuffer { place: Place::Inside(bytes), .. }) => &mut bytes[..self.len],
-            Some(RawBuffer { place: Place::Slot(_, base), .. }) => {
-                // SAFETY: as in `deref`, and no sink was told of the slot yet.
-                unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), self.len) }
-            }
-            None => &mut [],
-        }
+        // SAFETY: as in `deref`, and no sink was told of the slot yet.
+        unsafe { std::slice::from_raw_parts_mut(self.raw.base.as_ptr(), self.len) }
     }
 }
 
@@ -120,9 +116,7 @@ impl Buffer<'_> {
 impl Drop for Buffer<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            self.source.discard_raw(raw);
-        }
+        self.source.give_back(&self.raw);
     }
 }
 
@@ -207,7 +201,7 @@ impl Source {
     /// [`Code::NoBuffer`] when all are held, [`Code::MessageTooLarge`], [`Code::Forked`].
     #[inline]
     pub fn buffer(&self, len: usize) -> Result<Buffer<'_>> {
-        Ok(Buffer { raw: Some(self.raw_buffer(len)?), source: self, len })
+        Ok(Buffer { raw: self.raw_buffer(len)?, source: self, len })
     }
 
     /// As [`Self::buffer`], for bindings.
@@ -217,12 +211,15 @@ impl Source {
     #[inline]
     pub fn raw_buffer(&self, len: usize) -> Result<RawBuffer> {
         self.check()?;
+        let mut tx = self.stream.tx.lock();
         if goes_inside(len, self.stream.reliable) {
-            return Ok(RawBuffer { place: Place::Inside([0; INLINE_BYTES]), capacity: INLINE_BYTES as u32 });
+            let base = tx.blocks.lend().cast();
+            return Ok(RawBuffer { base, slot: INSIDE, capacity: INLINE_BYTES });
         }
-        if let Some(taken) = self.stream.tx.lock().take(len as u64) {
-            return Ok(RawBuffer { place: Place::Slot(taken.id, taken.base), capacity: taken.capacity });
+        if let Some(taken) = tx.take(len as u64) {
+            return Ok(RawBuffer::in_slot(&taken));
         }
+        drop(tx);
         self.buffer_slowly(len)
     }
 
@@ -232,7 +229,7 @@ impl Source {
         loop {
             let grown = self.ensure_slots(len);
             if let Some(taken) = self.stream.tx.lock().take(len as u64) {
-                return Ok(RawBuffer { place: Place::Slot(taken.id, taken.base), capacity: taken.capacity });
+                return Ok(RawBuffer::in_slot(&taken));
             }
             match grown {
                 Err(e) if !self.stream.reliable || e.code() != Code::NoBuffer => return Err(e),
@@ -273,10 +270,13 @@ impl Source {
     /// Gives memory back without emitting it.
     #[inline]
     pub fn discard_raw(&self, raw: RawBuffer) {
-        if let Place::Slot(id, _) = raw.place
-            && self.forks == fork::count()
-        {
-            self.stream.tx.lock().slab.unhold(id);
+        self.give_back(&raw);
+    }
+
+    #[inline]
+    fn give_back(&self, raw: &RawBuffer) {
+        if self.forks == fork::count() {
+            self.stream.tx.lock().give_back(raw.base, raw.slot());
         }
     }
 
@@ -288,25 +288,47 @@ impl Source {
     /// # Errors
     /// [`Code::Closed`], [`Code::SinkFull`] (reliable with [`WhenFull::Fail`]), [`Code::Forked`].
     #[inline]
-    pub fn emit(&self, mut buffer: Buffer<'_>) -> Result<Token> {
-        let len = buffer.len;
-        match buffer.raw.take() {
-            Some(raw) => self.emit_raw(raw, len, 0),
-            None => Err(Code::InvalidArgument.into()),
-        }
+    pub fn emit(&self, buffer: Buffer<'_>) -> Result<Token> {
+        self.check_own(&buffer)?;
+        let token = self.emit_held(&buffer.raw, buffer.len, 0, false);
+        forget(buffer);
+        token
+    }
+
+    /// As [`Self::emit`], and says that more follows at once: sinks that sleep are woken by the next [`Self::emit`],
+    /// [`Self::send`] or [`Self::flush`] only, sinks that spin see the message now. Looking for sleepers makes the processor
+    /// wait for its own stores to be seen, which is most of what emitting a small message costs.
+    ///
+    /// # Errors
+    /// As [`Self::emit`].
+    #[inline]
+    pub fn emit_more(&self, buffer: Buffer<'_>) -> Result<Token> {
+        self.check_own(&buffer)?;
+        let token = self.emit_held(&buffer.raw, buffer.len, 0, true);
+        forget(buffer);
+        token
+    }
+
+    /// Wakes the sinks that sleep and have messages from [`Self::emit_more`]. Never blocks.
+    ///
+    /// # Errors
+    /// [`Code::Forked`].
+    pub fn flush(&self) -> Result<()> {
+        self.check()?;
+        self.stream.tx.lock().flush(self.index);
+        Ok(())
     }
 
     /// As [`Self::emit`]; the message is worthless `within` from now and expires, counted, if it is not consumed by then.
     ///
     /// # Errors
     /// As [`Self::emit`].
-    pub fn emit_within(&self, mut buffer: Buffer<'_>, within: Duration) -> Result<Token> {
-        let len = buffer.len;
+    pub fn emit_within(&self, buffer: Buffer<'_>, within: Duration) -> Result<Token> {
         let deadline = now_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX));
-        match buffer.raw.take() {
-            Some(raw) => self.emit_raw(raw, len, deadline),
-            None => Err(Code::InvalidArgument.into()),
-        }
+        self.check_own(&buffer)?;
+        let token = self.emit_held(&buffer.raw, buffer.len, deadline, false);
+        forget(buffer);
+        token
     }
 
     /// Copies `payload` into a buffer and emits it.
@@ -315,6 +337,20 @@ impl Source {
     /// As [`Self::buffer`] and [`Self::emit`].
     #[inline]
     pub fn send(&self, payload: &[u8]) -> Result<Token> {
+        if payload.len() <= INLINE_BYTES && !self.stream.reliable {
+            self.check()?;
+            insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+            let emit = Emit {
+                slot: None,
+                inline: payload,
+                length: payload.len() as u32,
+                deadline_ns: 0,
+                timestamp_ns: self.timestamp(),
+                priority: self.options.priority,
+                more: false,
+            };
+            return self.stream.tx.lock().emit(self.index, &emit).map(Token);
+        }
         let mut buffer = self.buffer(payload.len())?;
         buffer.copy_from_slice(payload);
         self.emit(buffer)
@@ -326,39 +362,58 @@ impl Source {
     /// As [`Self::emit`], and [`Code::BufferOverrun`]. The buffer is given back in any case.
     #[inline]
     pub fn emit_raw(&self, raw: RawBuffer, len: usize, deadline_ns: u64) -> Result<Token> {
+        self.emit_held(&raw, len, deadline_ns, false)
+    }
+
+    #[inline(always)]
+    fn timestamp(&self) -> u64 {
+        if self.options.timestamps { now_ns() } else { 0 }
+    }
+
+    /// Emits what a buffer holds and gives the buffer back, whatever comes of it.
+    #[inline]
+    fn emit_held(&self, raw: &RawBuffer, len: usize, deadline_ns: u64, more: bool) -> Result<Token> {
         self.check()?;
-        if len > raw.capacity as usize {
-            let text = format!("{len} bytes in a buffer of {}", raw.capacity);
-            self.discard_raw(raw);
-            return Err(Error::new(Code::BufferOverrun, text));
+        if len > raw.capacity {
+            return Err(self.overrun(raw, len));
         }
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
-        let slot = match &raw.place {
-            Place::Slot(id, _) => Some(*id),
-            Place::Inside(_) => None,
+        let inline: &[u8] = match raw.slot() {
+            // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
+            None => unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) },
+            Some(_) => &[],
         };
-        let inline: &[u8] = match &raw.place {
-            Place::Inside(bytes) => &bytes[..len],
-            Place::Slot(..) => &[],
-        };
-        let timestamp_ns = if self.options.timestamps { now_ns() } else { 0 };
         // An empty message has no use for a slot.
-        let (slot, spare) = if len == 0 { (None, slot) } else { (slot, None) };
-        let emit =
-            Emit { slot, inline, length: len as u32, deadline_ns, timestamp_ns, priority: self.options.priority };
+        let slot = if len == 0 { None } else { raw.slot() };
+        let (length, timestamp_ns, priority) = (len as u32, self.timestamp(), self.options.priority);
+        let emit = Emit { slot, inline, length, deadline_ns, timestamp_ns, priority, more };
         let mut tx = self.stream.tx.lock();
-        if let Some(spare) = spare {
-            tx.slab.unhold(spare);
-        }
         if self.stream.reliable && !tx.has_room(self.index, slot) {
             drop(tx);
             if let Err(e) = self.await_room(slot) {
-                self.discard_raw(raw);
+                self.give_back(raw);
                 return Err(e);
             }
             tx = self.stream.tx.lock();
         }
-        tx.emit(self.index, emit).map(Token)
+        let token = tx.emit(self.index, &emit).map(Token);
+        tx.give_back(raw.base, raw.slot());
+        token
+    }
+
+    /// A buffer of another stream is in another slab: it is given back there, by being dropped.
+    #[inline]
+    fn check_own(&self, buffer: &Buffer<'_>) -> Result<()> {
+        if Arc::ptr_eq(&self.stream, &buffer.source.stream) {
+            return Ok(());
+        }
+        Err(Error::new(Code::InvalidArgument, "the buffer is from a source of another stream"))
+    }
+
+    #[cold]
+    fn overrun(&self, raw: &RawBuffer, len: usize) -> Error {
+        self.give_back(raw);
+        Error::new(Code::BufferOverrun, format!("{len} bytes in a buffer of {}", raw.capacity))
     }
 
     /// Waits until a small message emitted now would be dropped by no sink, at most `timeout`: for sources on best-effort
@@ -369,8 +424,13 @@ impl Source {
     /// [`Code::Timeout`], [`Code::Forked`].
     pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
         self.check()?;
-        if self.stream.tx.lock().has_room(self.index, None) {
-            return Ok(());
+        {
+            let mut tx = self.stream.tx.lock();
+            if tx.has_room(self.index, None) {
+                return Ok(());
+            }
+            // Who sleeps makes no room.
+            tx.flush(self.index);
         }
         let start = Instant::now();
         while !self.stream.tx.lock().has_room(self.index, None) {
@@ -391,6 +451,7 @@ impl Source {
     #[cold]
     fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
         let start = Instant::now();
+        self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
             let full = tx.full_links(self.index, slot);
@@ -446,7 +507,11 @@ impl Source {
         if self.check().is_err() {
             return;
         }
-        let open = self.stream.tx.visit().sources[self.index].is_some();
+        let open = {
+            let mut tx = self.stream.tx.visit();
+            tx.flush(self.index);
+            tx.sources[self.index].is_some()
+        };
         if open {
             self.stream.session.close_source(&self.stream, self.index, self.epoch);
         }

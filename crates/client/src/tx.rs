@@ -1,6 +1,7 @@
 //! The sending half of a stream: its slots, its links to sessions with sinks, its sources. Private memory, behind the
 //! stream's biased lock.
 
+use crate::blocks::{Block, Pool};
 use crate::error::{Code, Error, Result};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
@@ -10,21 +11,30 @@ use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
 
+/// Returned slots are taken back at least after so many were lent: few enough that the slots in use stay in the caches, which
+/// all slots of a segment would not, many enough that looking at the return ring costs nothing.
+const TAKES_PER_RECLAIM: u32 = 32;
+
 /// The state behind the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     pub(crate) slab: Slab,
+    /// Where payloads that go inside their descriptors are written.
+    pub(crate) blocks: Pool<Block>,
     pub(crate) links: Vec<Option<TxLink>>,
     pub(crate) sources: Vec<Option<TxSource>>,
     /// What all segments of this stream together may take, in bytes.
     pub(crate) share: u64,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
+    /// Slots taken since returned ones were last taken back.
+    pub(crate) takes: u32,
 }
 
 /// One link to a session with sinks.
@@ -37,6 +47,8 @@ pub(crate) struct TxLink {
     /// Bytes of slots that the link holds.
     pub(crate) held: u64,
     pub(crate) room_sleepers: u32,
+    /// Messages were put on it and whether its consumer sleeps was not looked at since.
+    unwoken: bool,
     pub(crate) broken: Option<Broken>,
     /// Messages that came back with a fate and were not noted yet.
     fates: Vec<Returned>,
@@ -138,6 +150,8 @@ pub(crate) struct Emit<'a> {
     pub(crate) deadline_ns: u64,
     pub(crate) timestamp_ns: u64,
     pub(crate) priority: u8,
+    /// More follows: sleepers are woken later.
+    pub(crate) more: bool,
 }
 
 impl TxFlow {
@@ -190,6 +204,7 @@ impl TxLink {
             doorbell: None,
             held: 0,
             room_sleepers: 0,
+            unwoken: false,
             broken: None,
             fates: Vec::new(),
             closing: Vec::new(),
@@ -233,7 +248,6 @@ impl TxLink {
     }
 
     /// Takes back what the consumer returned. The link is marked broken when it lies.
-    #[inline]
     pub(crate) fn reclaim(&mut self, slab: &mut Slab) {
         let (held, fates) = (&mut self.held, &mut self.fates);
         let result = self.producer.reclaim(|returned| {
@@ -256,9 +270,61 @@ impl TxLink {
         }
     }
 
+    /// Whether it has room for a message in a slot of `bytes` (0: inside the descriptor), after taking back what was returned
+    /// if need be.
+    #[inline]
+    fn has_room(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
+        let fits = |l: &Self| l.producer.credit() > 0 && (l.held == 0 || l.held + bytes <= cap);
+        if fits(self) {
+            return true;
+        }
+        self.reclaim(slab);
+        fits(self)
+    }
+
+    /// Puts one message on the link, or counts it as dropped for each of its `flows`.
+    #[inline(always)]
+    fn give(
+        &mut self,
+        flows: &mut [TxFlow],
+        descriptor: &Descriptor,
+        emit: &Emit<'_>,
+        bytes: u64,
+        cap: u64,
+        slab: &mut Slab,
+    ) {
+        let room = self.has_room(bytes, cap, slab);
+        let mapped = emit.slot.is_none_or(|s| usize::from(s.segment) < self.producer.segments());
+        if !room || !mapped || self.broken.is_some() {
+            let why = if room { Count::Dropped } else { Count::SinkFull };
+            for flow in flows {
+                flow.dropped(descriptor.sequence, why);
+            }
+            return;
+        }
+        // Counted before it is published: a sink never sees a message that was meant for nobody.
+        for flow in flows {
+            flow.given += 1;
+            if !flow.observer {
+                flow.cell.add(Count::Intended, 1);
+            }
+        }
+        if let Some(slot) = emit.slot {
+            slab.hold(slot);
+            self.held += bytes;
+        }
+        self.producer.push(descriptor, emit.inline);
+        if emit.more {
+            self.unwoken = true;
+        } else {
+            self.wake();
+        }
+    }
+
     /// Wakes the consumer if it sleeps. Never blocks.
     #[inline]
     pub(crate) fn wake(&mut self) {
+        self.unwoken = false;
         if self.producer.wake() == WakeNeed::Ring {
             self.ring();
         }
@@ -300,24 +366,43 @@ impl Tx {
         links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
     }
 
-    #[inline]
     fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
-        let Some(link) = self.links[at].as_mut() else { return true };
-        let fits = |l: &TxLink| l.producer.credit() > 0 && (l.held == 0 || l.held + bytes <= self.link_cap);
-        if fits(link) {
-            return true;
+        let cap = self.link_cap;
+        self.links[at].as_mut().is_none_or(|link| link.has_room(bytes, cap, &mut self.slab))
+    }
+
+    /// Gives memory back that the application held: what was emitted lives on in the links' holds.
+    #[inline]
+    pub(crate) fn give_back(&mut self, base: NonNull<u8>, slot: Option<SlotId>) {
+        match slot {
+            Some(slot) => {
+                self.slab.unhold(slot);
+            }
+            None => self.blocks.give_back(base.cast::<Block>()),
         }
-        link.reclaim(&mut self.slab);
-        fits(link)
     }
 
     /// Takes a slot, taking back returned ones when they run short. `None`: all are held.
     #[inline]
     pub(crate) fn take(&mut self, len: u64) -> Option<insane_shm::slab::Taken> {
-        if self.slab.available(len) == 0 {
+        self.takes += 1;
+        if self.takes >= TAKES_PER_RECLAIM || self.slab.available(len) == 0 {
+            self.takes = 0;
             self.reclaim_all();
         }
         self.slab.take(len)
+    }
+
+    /// Wakes the sleeping sinks of a source that were not looked at since messages were emitted.
+    pub(crate) fn flush(&mut self, index: usize) {
+        let Some(Some(source)) = self.sources.get(index) else { return };
+        for route in &source.routes {
+            if let Some(Some(link)) = self.links.get_mut(route.link)
+                && link.unwoken
+            {
+                link.wake();
+            }
+        }
     }
 
     /// Takes back what any link returned.
@@ -357,9 +442,10 @@ impl Tx {
     }
 
     /// Emits one message to every sink in the source's view; links without room drop it and count that. Returns its number.
-    #[inline]
-    pub(crate) fn emit(&mut self, index: usize, emit: Emit<'_>) -> Result<u64> {
-        let Some(source) = self.sources.get_mut(index).and_then(Option::as_mut) else {
+    /// The caller's own hold on the slot stays the caller's.
+    #[inline(always)]
+    pub(crate) fn emit(&mut self, index: usize, emit: &Emit<'_>) -> Result<u64> {
+        let Some(Some(source)) = self.sources.get_mut(index) else {
             return Err(Code::Closed.into());
         };
         source.sequence += 1;
@@ -380,49 +466,16 @@ impl Tx {
             flags: if emit.timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 },
             priority: emit.priority,
         };
-        // Taken out for the moment: the links and the slab are changed while the routes are walked.
-        let mut routes = std::mem::take(&mut source.routes);
-        if routes.is_empty() {
+        if source.routes.is_empty() {
             source.cell.add(Count::NoSink, 1);
         }
-        for route in &mut routes {
-            self.give(route, &descriptor, &emit);
-        }
-        if let Some(slot) = emit.slot {
-            self.slab.unhold(slot);
-        }
-        if let Some(source) = self.sources[index].as_mut() {
-            source.routes = routes;
+        let bytes = emit.slot.map_or(0, |s| stride(&self.slab, s.segment));
+        for route in &mut source.routes {
+            if let Some(Some(link)) = self.links.get_mut(route.link) {
+                link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);
+            }
         }
         Ok(sequence)
-    }
-
-    #[inline]
-    fn give(&mut self, route: &mut Route, descriptor: &Descriptor, emit: &Emit<'_>) {
-        let bytes = emit.slot.map_or(0, |s| stride(&self.slab, s.segment));
-        let room = self.link_has_room(route.link, bytes);
-        let Some(link) = self.links[route.link].as_mut() else { return };
-        let mapped = emit.slot.is_none_or(|s| usize::from(s.segment) < link.producer.segments());
-        if !room || !mapped || link.broken.is_some() {
-            let why = if room { Count::Dropped } else { Count::SinkFull };
-            for flow in &mut route.flows {
-                flow.dropped(descriptor.sequence, why);
-            }
-            return;
-        }
-        // Counted before it is published: a sink never sees a message that was meant for nobody.
-        for flow in &mut route.flows {
-            flow.given += 1;
-            if !flow.observer {
-                flow.cell.add(Count::Intended, 1);
-            }
-        }
-        if let Some(slot) = emit.slot {
-            self.slab.hold(slot);
-            link.held += bytes;
-        }
-        link.producer.push(descriptor, emit.inline);
-        link.wake();
     }
 
     /// The outcome of message `sequence` of a source.

@@ -75,7 +75,7 @@ pub struct Memory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Wait {
-    /// Whether clients may hold `/dev/cpu_dma_latency`, which is machine-wide.
+    /// Whether the runtime holds `/dev/cpu_dma_latency`, which is machine-wide, while a session has a sink.
     pub cpu_latency_knob: bool,
 }
 

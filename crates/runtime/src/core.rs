@@ -154,6 +154,12 @@ impl Core {
         }
     }
 
+    /// Whether some session has a sink.
+    #[must_use]
+    pub fn has_sinks(&self) -> bool {
+        self.sessions.values().any(|s| !s.sinks.is_empty())
+    }
+
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> &Config {
@@ -287,7 +293,6 @@ impl Core {
                 link_entries: quota.link_entries,
                 message_bytes: quota.message_mib << 20,
                 huge_pages: self.config.memory.huge_pages,
-                cpu_latency_knob: self.config.wait.cpu_latency_knob,
             }),
         }))
     }

@@ -25,5 +25,6 @@
 pub mod config;
 pub mod core;
 pub mod doctor;
+pub mod knob;
 pub mod policy;
 pub mod server;

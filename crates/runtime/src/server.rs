@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
+use crate::knob::Knob;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::map_peer;
 use insane_shm::socket::{Received, pair, receive, send};
@@ -94,6 +95,7 @@ struct Shell {
     started: Instant,
     history: VecDeque<CellCounts>,
     closed_slow: u64,
+    knob: Knob,
 }
 
 /// Where the server listens when the configuration does not say.
@@ -136,6 +138,7 @@ impl Server {
                 .map_err(system("epoll for"))?;
         }
         let host = host_name(&config);
+        let knob = Knob::new(config.wait.cpu_latency_knob);
         let shell = Shell {
             core: Core::new(config, host),
             epoll,
@@ -146,6 +149,7 @@ impl Server {
             started: Instant::now(),
             history: VecDeque::new(),
             closed_slow: 0,
+            knob,
         };
         tracing::info!(socket = %path.display(), "serving");
         let thread = std::thread::Builder::new()
@@ -241,6 +245,7 @@ impl Shell {
                 }
             }
             self.expire();
+            self.knob.want(self.core.has_sinks());
         }
         self.stop_all();
     }
@@ -521,7 +526,7 @@ impl Shell {
         json!({
             "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
             "sessions": sessions, "streams": streams, "ended": history, "counters": self.core.tally,
-            "closed_slow": self.closed_slow,
+            "closed_slow": self.closed_slow, "cpu_latency_knob": self.knob.text(),
         })
     }
 }

@@ -267,7 +267,7 @@ impl Producer {
     /// # Panics
     /// Without credit, with more than [`INLINE_BYTES`] inside, or for a slot that was never added: errors of this library,
     /// not of a peer.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, descriptor: &Descriptor, inline: &[u8]) {
         assert!(self.credit > 0 && inline.len() <= INLINE_BYTES);
         let (mut flags, mut length) = (descriptor.flags & !FLAG_INLINE, descriptor.length);
@@ -294,7 +294,7 @@ impl Producer {
         self.credit -= 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_inline(&mut self, bytes: &[u8]) {
         let mut chunks = bytes.chunks_exact(8);
         let mut word = DESCRIPTOR_WORDS;
@@ -537,12 +537,27 @@ impl Consumer {
         self.peer.read(self.head).is_some()
     }
 
-    /// Takes the next descriptor, if one is there. Never blocks.
+    /// Takes the next descriptor, if one is there, with the payload inside it. Never blocks.
     ///
     /// # Errors
     /// [`Broken`] if it fails the checks; it was taken, and the link is to be closed.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Delivery>, Broken> {
+        let Some((descriptor, position)) = self.poll_descriptor()? else { return Ok(None) };
+        let mut delivery = Delivery { descriptor, inline: [0; 8], position };
+        if delivery.is_inline() {
+            self.copy_inline(position, descriptor.length, &mut delivery.inline);
+        }
+        Ok(Some(delivery))
+    }
+
+    /// Takes the next descriptor and its position, if one is there. A payload inside it is still in the entry: take it with
+    /// [`Self::copy_inline`] before anything is released. Never blocks.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    #[inline(always)]
+    pub fn poll_descriptor(&mut self) -> Result<Option<(Descriptor, u64)>, Broken> {
         let at = self.head;
         let Some(length) = self.peer.read(at) else { return Ok(None) };
         reach(Step::Pop);
@@ -567,21 +582,24 @@ impl Consumer {
         }
         self.head += 1;
         self.owed += 1;
-        let mut delivery = Delivery { descriptor, inline: [0; 8], position: at };
-        if delivery.is_inline() {
-            if length as usize > INLINE_BYTES {
-                return Err(bad(&descriptor));
-            }
-            for i in 0..(length as usize).div_ceil(8) {
-                delivery.inline[i] = self.peer.word(at, DESCRIPTOR_WORDS + i);
-            }
-        } else if !self.in_bounds(&descriptor) {
-            return Err(bad(&descriptor));
-        }
-        Ok(Some(delivery))
+        let sound = if descriptor.flags & FLAG_INLINE != 0 {
+            length as usize <= INLINE_BYTES
+        } else {
+            self.in_bounds(&descriptor)
+        };
+        if sound { Ok(Some((descriptor, at))) } else { Err(bad(&descriptor)) }
     }
 
-    #[inline]
+    /// Copies the payload inside the descriptor at `position`, whose checked length is `length`, each word once. The bytes
+    /// after it up to the next multiple of eight are the producer's too; words beyond are left as they are.
+    #[inline(always)]
+    pub fn copy_inline(&self, position: u64, length: u32, to: &mut [u64; 8]) {
+        for (i, word) in to.iter_mut().enumerate().take((length as usize).div_ceil(8)) {
+            *word = self.peer.word(position, DESCRIPTOR_WORDS + i);
+        }
+    }
+
+    #[inline(always)]
     fn in_bounds(&self, d: &Descriptor) -> bool {
         let geometry = self.segments.get(usize::from(d.segment)).copied().flatten();
         geometry.is_some_and(|g| d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride)
@@ -649,6 +667,13 @@ impl Consumer {
     #[must_use]
     pub fn wait_word(&self, announced: Announced) -> WaitWord {
         WaitWord::new(&self.peer, announced)
+    }
+
+    /// Ends the waits of this process's threads that sleep by [`Self::wait_word`]. One that has announced its sleep and does
+    /// not sleep yet is missed: call again until all have left. Never blocks.
+    #[cfg(not(loom))]
+    pub fn rouse(&self) {
+        crate::wait::rouse(&self.peer);
     }
 
     /// This end is awake again.

@@ -135,6 +135,9 @@ impl Sleeper {
 pub struct WaitWord {
     word: NonNull<AtomicU32>,
     seen: u32,
+    /// Only threads of this process wake it, which is cheaper.
+    #[cfg(not(loom))]
+    own: bool,
     #[cfg(loom)]
     model: NonNull<ModelFutex>,
     _alive: Arc<dyn std::any::Any + Send + Sync>,
@@ -150,17 +153,20 @@ impl WaitWord {
         Self {
             word: NonNull::from(&peer.head().wake.0),
             seen: announced.seen,
+            #[cfg(not(loom))]
+            own: false,
             #[cfg(loom)]
             model: NonNull::from(&peer.head().model),
             _alive: peer.backing(),
         }
     }
 
-    /// A word of this process, by which its other threads end a wait; `seen` is read before the caller's second look.
+    /// A word of this process, by which its other threads end a wait with [`wake_own`]; `seen` is read before the caller's
+    /// second look.
     #[cfg(not(loom))]
     #[must_use]
     pub fn interrupt(word: &Arc<AtomicU32>, seen: u32) -> Self {
-        Self { word: NonNull::from(&**word), seen, _alive: word.clone() }
+        Self { word: NonNull::from(&**word), seen, own: true, _alive: word.clone() }
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -195,18 +201,26 @@ mod real {
         reserved: u32,
     }
 
-    /// FUTEX2_SIZE_U32 of the kernel's interface, without FUTEX2_PRIVATE: the words are shared between processes.
+    const FEW: usize = 4;
+
+    /// FUTEX2_SIZE_U32 of the kernel's interface.
     const SIZE_U32: u32 = 2;
+    /// FUTEX2_PRIVATE: not for words that are shared between processes.
+    const PRIVATE: u32 = 128;
 
     pub(super) fn wake_all(head: &Head) {
-        wake_word(&head.wake.0, i32::MAX as u32);
+        wake(&head.wake.0, libc::FUTEX_WAKE);
     }
 
-    /// Wakes up to `count` threads that sleep on `word`, through a read-only mapping too. Never blocks.
-    pub fn wake_word(word: &AtomicU32, count: u32) {
+    /// Wakes all threads of this process that sleep on a word of its own. Never blocks.
+    pub fn wake_own(word: &AtomicU32) {
+        wake(word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG);
+    }
+
+    fn wake(word: &AtomicU32, operation: i32) {
         // SAFETY: FUTEX_WAKE only uses the address, which is that of a live reference.
         unsafe {
-            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count, 0usize, 0usize, 0u32);
+            libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX, 0usize, 0usize, 0u32);
         }
     }
 
@@ -216,16 +230,24 @@ mod real {
         if let [one] = words {
             return wait_one(one, timeout);
         }
-        let list: Vec<FutexWaitv> = words
-            .iter()
-            .take(MAX_WAIT_WORDS)
-            .map(|w| FutexWaitv {
-                val: u64::from(w.seen),
-                uaddr: w.word().as_ptr() as u64,
-                flags: SIZE_U32,
-                reserved: 0,
-            })
-            .collect();
+        if words.is_empty() {
+            return Woken::MaybeReady;
+        }
+        let entry = |w: &WaitWord| FutexWaitv {
+            val: u64::from(w.seen),
+            uaddr: w.word().as_ptr() as u64,
+            flags: if w.own { SIZE_U32 | PRIVATE } else { SIZE_U32 },
+            reserved: 0,
+        };
+        // A sink mostly waits for few.
+        let (few, many): ([FutexWaitv; FEW], Vec<FutexWaitv>);
+        let list = if words.len() <= FEW {
+            few = std::array::from_fn(|i| entry(words.get(i).unwrap_or(&words[0])));
+            &few[..words.len()]
+        } else {
+            many = words.iter().take(MAX_WAIT_WORDS).map(entry).collect();
+            &many[..]
+        };
         let deadline = timeout.map(absolute);
         // SAFETY: the list and the time outlive the call; the kernel only reads the words, which are live references.
         let rc = unsafe {
@@ -256,7 +278,7 @@ mod real {
             libc::syscall(
                 libc::SYS_futex,
                 word.word().as_ptr(),
-                libc::FUTEX_WAIT,
+                if word.own { libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG } else { libc::FUTEX_WAIT },
                 word.seen,
                 relative.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
                 0usize,
@@ -297,10 +319,17 @@ mod real {
     }
 }
 
+/// Ends the waits of this process's own threads on the peer's wake word, by which the peer wakes them. A thread that has
+/// announced its sleep and does not sleep yet is missed: who must reach it calls again until it has left.
+#[cfg(not(loom))]
+pub(crate) fn rouse<const B: usize>(peer: &Block<B>) {
+    wake_all(peer.head());
+}
+
 #[cfg(not(loom))]
 use real::wake_all;
 #[cfg(not(loom))]
-pub use real::{MAX_WAIT_WORDS, wait_any, wake_word};
+pub use real::{MAX_WAIT_WORDS, wait_any, wake_own};
 
 /// The model's futex: the check of the word and the going to sleep are one step, as in the kernel.
 #[cfg(loom)]

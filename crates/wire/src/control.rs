@@ -281,9 +281,6 @@ pub struct Limits {
     /// Whether segments lie on 2 MB huge pages.
     #[prost(bool, tag = "6")]
     pub huge_pages: bool,
-    /// Whether the library may hold `/dev/cpu_dma_latency` while a session waits.
-    #[prost(bool, tag = "7")]
-    pub cpu_latency_knob: bool,
 }
 
 /// A request was refused; nothing was changed by it.

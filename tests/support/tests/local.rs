@@ -288,3 +288,60 @@ fn a_restart_of_the_runtime_leaves_local_channels_alone() {
         assert!(sink.try_consume().unwrap().is_none());
     }
 }
+
+#[test]
+fn more_to_come_is_seen_at_once_and_wakes_when_it_is_flushed() {
+    let _watchdog = Watchdog::start("more", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let mut options = SinkOptions::default();
+    options.wait = Wait::Sleep;
+    let sink = b.stream(Qos::default()).unwrap().sink_with("more", options).unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("more").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    // Who looks finds it, nobody has flushed.
+    source.emit_more(source.buffer(8).unwrap()).unwrap();
+    assert_eq!(sink.try_consume().unwrap().expect("it is on the link").sequence(), 1);
+    for round in 0..300u64 {
+        let sleeper = std::thread::scope(|scope| {
+            let sink = &sink;
+            let waiting = scope
+                .spawn(move || (0..4).map(|_| sink.consume_timeout(LIMIT).unwrap().sequence()).collect::<Vec<u64>>());
+            for len in [8, 300, 0] {
+                source.emit_more(source.buffer(len).unwrap()).unwrap();
+            }
+            // The last one wakes in any of three ways.
+            match round % 3 {
+                0 => source.emit(source.buffer(8).unwrap()).map(drop).unwrap(),
+                1 => source.send(b"last").map(drop).unwrap(),
+                _ => {
+                    source.emit_more(source.buffer(100).unwrap()).unwrap();
+                    source.flush().unwrap();
+                }
+            }
+            waiting.join().unwrap()
+        });
+        assert_eq!(sleeper, (round * 4 + 2..round * 4 + 6).collect::<Vec<_>>());
+    }
+    // A source that goes away flushes.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| sink.consume_timeout(LIMIT).map(|m| m.len()));
+        source.emit_more(source.buffer(77).unwrap()).unwrap();
+        drop(source);
+        assert_eq!(waiting.join().unwrap().unwrap(), 77);
+    });
+}
+
+#[test]
+fn a_buffer_of_another_stream_is_refused_and_not_lost() {
+    let _watchdog = Watchdog::start("foreign buffer", LIMIT);
+    let host = Host::start();
+    let session = host.session("both");
+    let (one, other) = (session.stream(Qos::default()).unwrap(), session.stream(reliable()).unwrap());
+    let (a, b) = (one.source("x").unwrap(), other.source("x").unwrap());
+    for len in [8, 300] {
+        let buffer = a.buffer(len).unwrap();
+        assert_eq!(b.emit(buffer).unwrap_err().code(), Code::InvalidArgument);
+    }
+    assert_eq!((one.audit().held, other.audit().held), (0, 0));
+}

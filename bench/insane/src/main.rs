@@ -1,0 +1,312 @@
+//! INSANE through its Rust client. The helper process is a runtime with the shipped configuration, but for a larger quota
+//! where a large message needs it; it is on no path that is measured and sleeps.
+//!
+//! Round trips: the echo releases after it has answered. One way and fan-out: nothing is lost, a source waits for room before
+//! it takes a buffer; it says that more follows and looks for sleepers once per [`BATCH`] messages, in the variant
+//! `unbatched` with every message.
+
+mod open;
+
+use anyhow::{Context, Result, bail};
+use bench_harness::{
+    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, check,
+    read_all, stamp,
+};
+use insane::{Code, Message, Qos, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Messages between two looks for sleepers.
+const BATCH: u64 = 32;
+const UNBATCHED: &str = "unbatched";
+const RELIABLE: &str = "reliable";
+/// How long a wait may last before the process looks whether it should end.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a source waits for all its sinks.
+const MEETING: Duration = Duration::from_secs(20);
+
+struct Insane;
+
+fn socket(args: &Args) -> PathBuf {
+    args.dir.join("insane.sock")
+}
+
+/// What every process of a repetition opens.
+struct Host {
+    session: Session,
+    wait: Wait,
+    qos: Qos,
+    payload: usize,
+}
+
+impl Host {
+    fn new(args: &Args) -> Result<Self> {
+        let mut qos = Qos::default();
+        match args.variant.as_str() {
+            "" | UNBATCHED => {}
+            RELIABLE => qos.set_reliability(Reliability::Reliable),
+            other => bail!("no variant '{other}'"),
+        }
+        let wait = match args.waiting {
+            Waiting::Spin => Wait::Spin,
+            Waiting::Adaptive => Wait::Adaptive,
+            Waiting::Sleep => Wait::Sleep,
+        };
+        let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
+        Ok(Self { session, wait, qos, payload: args.payload })
+    }
+
+    fn stream(&self) -> Result<Stream> {
+        self.session.stream(self.qos).context("opening a stream")
+    }
+
+    fn source(&self, channel: &str, payload: usize) -> Result<Source> {
+        let mut options = SourceOptions::default();
+        options.wait = self.wait;
+        options.message_bytes = payload;
+        self.stream()?.source_with(channel, options).with_context(|| format!("opening a source on {channel}"))
+    }
+
+    fn sink(&self, channel: &str) -> Result<Sink> {
+        let mut options = SinkOptions::default();
+        options.wait = self.wait;
+        self.stream()?.sink_with(channel, options).with_context(|| format!("opening a sink on {channel}"))
+    }
+}
+
+fn await_sinks(source: &Source, count: usize) -> Result<()> {
+    let found = source.wait_for_sinks(count, MEETING);
+    if found < count {
+        bail!("{found} of {count} sinks came in {} s", MEETING.as_secs());
+    }
+    Ok(())
+}
+
+/// Reads every byte, in place where the configuration trusts the peer (the shipped one trusts the same user).
+fn read(message: &Message<'_>, copy: &mut Vec<u8>, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+    if let Some(bytes) = message.as_slice() {
+        return each(bytes);
+    }
+    copy.resize(message.len(), 0);
+    message.read(copy);
+    each(copy)
+}
+
+/// A source and a sink in opposite directions.
+struct Line {
+    host: Host,
+    source: Option<Source>,
+    sink: Sink,
+    copy: Vec<u8>,
+}
+
+struct Asking {
+    line: Line,
+    large: bool,
+    in_place: Option<bool>,
+}
+
+impl Asking {
+    fn large(&mut self, n: u64) -> Result<()> {
+        let Some(source) = &self.line.source else { bail!("no source") };
+        let mut buffer = source.buffer(self.line.host.payload)?;
+        stamp(&mut buffer, n);
+        let mine = open::place_of(buffer.as_ptr())?;
+        source.emit(buffer)?;
+        let answer = self.line.sink.consume_timeout(MEETING)?;
+        // What the sink says of where it has read: the file, and the offset in it.
+        let theirs = answer.to_vec();
+        let same = theirs == mine;
+        self.in_place = Some(same && self.in_place.unwrap_or(true));
+        Ok(())
+    }
+}
+
+impl Pinger for Asking {
+    fn exchange(&mut self, n: u64) -> Result<()> {
+        if self.large {
+            return self.large(n);
+        }
+        let Line { host, source, sink, copy } = &mut self.line;
+        let Some(source) = source else { bail!("no source") };
+        let mut buffer = source.buffer(host.payload)?;
+        stamp(&mut buffer, n);
+        source.emit(buffer)?;
+        let answer = sink.consume()?;
+        read(&answer, copy, |bytes| {
+            let got = check(bytes, host.payload)?;
+            if got != n {
+                bail!("the answer to {n} is {got}");
+            }
+            Ok(())
+        })
+    }
+
+    fn in_place(&self) -> Option<bool> {
+        self.in_place
+    }
+}
+
+struct Answering {
+    line: Line,
+    large: bool,
+}
+
+impl Echoer for Answering {
+    fn serve(&mut self) -> Result<()> {
+        let Line { host, source, sink, copy } = &mut self.line;
+        // Without a timer, as the other systems: the process is ended from outside.
+        let question = sink.consume()?;
+        if source.is_none() {
+            *source = Some(host.source("answers", host.payload.min(8192))?);
+        }
+        let Some(source) = source else { bail!("no source") };
+        if self.large {
+            let Some(bytes) = question.as_slice() else { bail!("the peer is not trusted: nothing is read in place") };
+            read_all(bytes);
+            let place = open::place_of(bytes.as_ptr())?;
+            source.send(&place)?;
+            return Ok(());
+        }
+        let mut n = 0;
+        read(&question, copy, |bytes| {
+            n = check(bytes, host.payload)?;
+            Ok(())
+        })?;
+        let mut buffer = source.buffer(host.payload)?;
+        stamp(&mut buffer, n);
+        source.emit(buffer)?;
+        // The question is released here, after the answer is on its way.
+        Ok(())
+    }
+}
+
+struct Sending {
+    source: Source,
+    payload: usize,
+    batch: u64,
+    waits: bool,
+    _host: Host,
+}
+
+impl Producer for Sending {
+    #[inline]
+    fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        while self.waits && self.source.wait_for_room(LOOK).is_err() {
+            if stop.requested() {
+                return Ok(false);
+            }
+        }
+        let mut buffer = self.source.buffer(self.payload)?;
+        stamp(&mut buffer, n);
+        if n % self.batch == self.batch - 1 { self.source.emit(buffer)? } else { self.source.emit_more(buffer)? };
+        Ok(true)
+    }
+}
+
+struct Receiving {
+    sink: Sink,
+    copy: Vec<u8>,
+    _host: Host,
+}
+
+impl Consumer for Receiving {
+    #[inline]
+    fn receive(&mut self, tally: &mut Tally) -> Result<()> {
+        match self.sink.consume_timeout(LOOK) {
+            Ok(message) => read(&message, &mut self.copy, |bytes| tally.take(bytes)),
+            Err(e) if e.code() == Code::Timeout => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn modes() -> Vec<Mode> {
+    let mut modes = Vec::new();
+    for waiting in [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep] {
+        for experiment in ["rtt", "oneway", "fanout"] {
+            modes.push(Mode::new(experiment, waiting, "shm"));
+        }
+        modes.push(Mode::new("oneway", waiting, "shm").variant(UNBATCHED));
+        modes.push(Mode::new("oneway", waiting, "shm").variant(RELIABLE));
+        modes.push(Mode::new("fanout", waiting, "shm").variant(UNBATCHED));
+    }
+    modes.push(Mode::new("rtt", Waiting::Spin, "shm").variant(RELIABLE));
+    modes.push(Mode::new("large", Waiting::Spin, "shm"));
+    modes.push(Mode::new("large", Waiting::Sleep, "shm"));
+    modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::SESSION));
+    modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::CHANNELS));
+    modes.into_iter().map(|m| Mode { aux: true, ..m }).collect()
+}
+
+fn configuration(socket: &Path, large: bool) -> Result<insane_runtime::config::Config> {
+    let mut config = insane_runtime::config::Config::default();
+    config.runtime.socket = socket.to_path_buf();
+    if large {
+        // A stream gets its share of it, and a link a part of that.
+        config.quota.memory_mib_per_session = 2048;
+    }
+    config.check().context("the runtime's configuration")?;
+    Ok(config)
+}
+
+impl System for Insane {
+    const GRACE: Duration = Duration::from_millis(200);
+
+    fn describe() -> Description {
+        Description {
+            system: "insane".into(),
+            language: "rust",
+            version: env!("CARGO_PKG_VERSION").into(),
+            modes: modes(),
+            absent: vec![],
+        }
+    }
+
+    fn pinger(args: &Args) -> Result<impl Pinger> {
+        if args.role == Role::Open {
+            return Ok(open::Asker::Opening(open::Opening::new(args, socket(args))?));
+        }
+        let host = Host::new(args)?;
+        let sink = host.sink("answers")?;
+        let source = host.source("questions", args.payload)?;
+        await_sinks(&source, 1)?;
+        let line = Line { host, source: Some(source), sink, copy: Vec::new() };
+        Ok(open::Asker::Asking(Asking { line, large: args.role == Role::LargeSource, in_place: None }))
+    }
+
+    fn echoer(args: &Args) -> Result<impl Echoer> {
+        let host = Host::new(args)?;
+        let sink = host.sink("questions")?;
+        // The other end is not there yet: the way back is opened with its first message.
+        let line = Line { host, source: None, sink, copy: Vec::new() };
+        Ok(Answering { line, large: args.role == Role::LargeSink })
+    }
+
+    fn producer(args: &Args) -> Result<impl Producer> {
+        let host = Host::new(args)?;
+        let source = host.source("flow", args.payload)?;
+        await_sinks(&source, args.sinks as usize)?;
+        let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
+        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, _host: host })
+    }
+
+    fn consumer(args: &Args) -> Result<impl Consumer> {
+        let host = Host::new(args)?;
+        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), _host: host })
+    }
+
+    fn aux(args: &Args, control: &Control) -> Result<()> {
+        let config = configuration(&socket(args), args.payload >= 1 << 20)?;
+        let server = insane_runtime::server::Server::start(config)?;
+        control.ready()?;
+        let _watch = control.await_go()?;
+        control.await_stop();
+        server.stop();
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    bench_harness::main::<Insane>()
+}
