@@ -121,8 +121,10 @@ impl<D: Datapath> Faulty<D> {
         for held in &mut self.held {
             held.0 = held.0.saturating_sub(1);
         }
-        while let Some((_, to, bytes)) = self.held.pop_front_if(|held| held.0 == 0) {
-            self.out.frame(to, &bytes, 0);
+        while self.held.front().is_some_and(|held| held.0 == 0) {
+            if let Some((_, to, bytes)) = self.held.pop_front() {
+                self.out.frame(to, &bytes, 0);
+            }
         }
     }
 

@@ -102,8 +102,8 @@ unsafe impl Send for Piece<'_> {}
 impl<'m> Piece<'m> {
     /// Payload in memory that nobody changes.
     #[must_use]
-    pub const fn of(bytes: &'m [u8]) -> Self {
-        Self { base: NonNull::from_ref(bytes).cast(), len: bytes.len(), memory: PhantomData }
+    pub fn of(bytes: &'m [u8]) -> Self {
+        Self { base: NonNull::from(bytes).cast(), len: bytes.len(), memory: PhantomData }
     }
 
     /// Payload in memory that another process may change meanwhile: what is sent is then whatever was there.

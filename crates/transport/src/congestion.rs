@@ -1,4 +1,4 @@
-//! How much may be under way, and how fast it goes out (ADR 10).
+//! How much may be under way, and how fast it goes out (ADR 12).
 //!
 //! The window grows as TCP's does (slow start, then about one frame a round trip), shrinks to 0.7 once a round trip on loss
 //! (RFC 9002 §7 with CUBIC's factor), and to 0.85 once a round trip when even the quickest answer of that round says that a

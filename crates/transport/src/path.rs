@@ -209,13 +209,24 @@ pub trait Payloads {
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>);
 }
 
+/// Payload that the datapath gathers from where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gather {
+    /// The message's token.
+    pub token: u64,
+    /// The first byte of its payload that goes.
+    pub offset: u32,
+    /// How many bytes go.
+    pub len: u32,
+}
+
 /// A frame that was built at the end of the caller's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Built {
     /// Its length in bytes, with what follows the buffer.
     pub len: usize,
-    /// The payload that follows what is in the buffer: token, offset, length in bytes.
-    pub gather: Option<(u64, u32, u32)>,
+    /// The payload that follows what is in the buffer.
+    pub gather: Option<Gather>,
     /// The datapath may add zeros to its end, so that it travels joined with those before and after it. Not said of parts of
     /// large messages: each of those shall be a run of its own, which can be placed before it is read.
     pub may_pad: bool,
@@ -531,7 +542,7 @@ impl Path {
         }
     }
 
-    /// Takes a hello. See ADR 8 for why a stale one does no harm.
+    /// Takes a hello. See ADR 10 for why a stale one does no harm.
     pub(crate) fn hello(&mut self, now: Duration, hello: &Hello) {
         if self.retired.contains(&hello.incarnation) || hello.incarnation == self.own {
             return;

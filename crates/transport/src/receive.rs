@@ -478,7 +478,8 @@ impl Path {
 
     /// Forgets frames from the front of which all is known.
     pub(crate) fn trim(&mut self) {
-        while let Some(mut sent) = self.sent.pop_front_if(|sent| sent.done) {
+        while self.sent.front().is_some_and(|sent| sent.done) {
+            let Some(mut sent) = self.sent.pop_front() else { break };
             sent.contents.clear();
             if sent.contents.capacity() > 0 && self.spare.len() < 4096 {
                 self.spare.push(sent.contents);

@@ -8,7 +8,7 @@ use insane_wire::frame::record::Part;
 use insane_wire::frame::{CHECKED, FrameBuilder, Header, MIN_FRAME_LIMIT};
 
 use crate::outflow::{Next, Span, State, on_the_wire};
-use crate::path::{Built, End, Event, LostReason, Path, Payloads, TICK};
+use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, TICK};
 
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
@@ -92,7 +92,7 @@ impl Path {
             (self.unacked, self.ack_due) = (0, None);
         }
         self.register(now, len, eliciting, contents);
-        let small = gather.is_none_or(|(_, offset, len)| offset < PAD_BELOW && len < PAD_BELOW);
+        let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
         Some(Built { len, gather, may_pad: small && !self.config.checked })
     }
 
@@ -192,7 +192,7 @@ impl Path {
         contents: &mut Vec<Content>,
         domain: &mut Option<u32>,
         payloads: &mut dyn Payloads,
-    ) -> Option<(u64, u32, u32)> {
+    ) -> Option<Gather> {
         let mut others = self.round.len();
         // A check is over the whole frame, so the whole frame must be at hand.
         let copy_bytes = if self.config.checked { u32::MAX } else { self.config.copy_bytes };
@@ -362,7 +362,7 @@ fn add_message(
     next: &Next,
     copy_bytes: u32,
     payloads: &mut dyn Payloads,
-) -> Option<(u32, Option<(u64, u32, u32)>)> {
+) -> Option<(u32, Option<Gather>)> {
     let Next { message, span, .. } = next;
     let head = on_the_wire(flow, span.index, message, now);
     let (len, token) = (message.len, message.token);
@@ -372,7 +372,7 @@ fn add_message(
             let added = frame.message_from(&head, len as usize, |out| payloads.copy(token, 0, len, out));
             return added.then_some((len, None));
         }
-        return frame.message_apart(&head, len as usize).then_some((len, Some((token, 0, len))));
+        return frame.message_apart(&head, len as usize).then_some((len, Some(Gather { token, offset: 0, len })));
     }
     let size = Fragments::new(len, limit, &head)?.size();
     // To the end of the part that a fresh cut would have here, so that resent parts are of the same sizes.
@@ -388,5 +388,7 @@ fn add_message(
             frame.fragment_from(&head, part, taken as usize, |out| payloads.copy(token, span.offset, taken, out));
         return added.then_some((taken, None));
     }
-    frame.fragment_apart(&head, part, taken as usize).then_some((taken, Some((token, span.offset, taken))))
+    frame
+        .fragment_apart(&head, part, taken as usize)
+        .then_some((taken, Some(Gather { token, offset: span.offset, len: taken })))
 }

@@ -58,16 +58,16 @@ fn reliable(seed: u64) {
     let config = config(&mut random, weather.change > 0);
     let mut world = World::new(config, random.next(), weather);
     let counts = [random.below(300) + 1, random.below(300) + 1];
-    for n in 0..2 {
-        let todo = sizes(&mut random, counts[n]);
+    for (n, &count) in counts.iter().enumerate() {
+        let todo = sizes(&mut random, count);
         world.hosts[n].source(n as u128 + 1, 7, true, todo);
         world.hosts[1 - n].sink(n as u128 + 1, true);
         world.hosts[n].reopen(0);
     }
     world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
-    for n in 0..2 {
+    for (n, &count) in counts.iter().enumerate() {
         let sink = &world.hosts[1 - n].sinks[&(n as u128 + 1)];
-        assert_eq!(sink.seen, (1..=counts[n]).collect::<Vec<_>>());
+        assert_eq!(sink.seen, (1..=count).collect::<Vec<_>>());
     }
     close_and_check(&mut world);
 }

@@ -1,5 +1,5 @@
 //! The system calls that no safe crate offers as they are needed: `sendmmsg` with a segment size of its own for each
-//! message, `recvmmsg` into memory that is named by address, and three socket options (see ADR 9).
+//! message, `recvmmsg` into memory that is named by address, and three socket options (see ADR 11).
 //!
 //! Invariants:
 //! - `INV-UDP-1` Every address in an `iovec` is of memory that stays mapped during the call: a batch's own bytes, a piece

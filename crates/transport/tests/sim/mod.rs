@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use insane_transport::{Config, Counts, End, Event, FlowSpec, Lies, Outgoing, Path, Payloads, SendError, Store};
+use insane_transport::{
+    Config, Counts, End, Event, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, SendError, Store,
+};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
@@ -336,7 +338,7 @@ impl Host {
         let (mut out, mut frames) = (Vec::new(), Vec::new());
         while let Some(built) = self.path.transmit(now, &mut out, &mut self.payloads) {
             let mut frame = core::mem::take(&mut out);
-            if let Some((token, offset, len)) = built.gather {
+            if let Some(Gather { token, offset, len }) = built.gather {
                 let (epoch, sequence, whole) = self.payloads.sizes[&token];
                 frame.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize));
             }

@@ -156,7 +156,9 @@ impl End {
             while batch.frames().len() < 256 {
                 let first = batch.buffer().len();
                 let Some(built) = self.path.transmit(now, batch.buffer(), &mut Payload(memory)) else { break };
-                let piece = built.gather.map(|(_, at, len)| Piece::of(&memory[at as usize..(at + len) as usize]));
+                let piece = built
+                    .gather
+                    .map(|part| Piece::of(&memory[part.offset as usize..(part.offset + part.len) as usize]));
                 batch.commit(self.peer, first, piece, 0);
                 if built.may_pad {
                     batch.allow_padding();
