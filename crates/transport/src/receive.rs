@@ -148,7 +148,8 @@ impl Path {
 
     /// The fragment that a frame's head speaks of: flow, index, part, the size of the head.
     pub(crate) fn read_head(&self, head: &[u8]) -> Option<(u32, u64, Part, usize)> {
-        let header = Header::read(head).ok().filter(|header| header.flags == 0)?;
+        // A check cannot be made before everything is read.
+        let header = Header::read(head).ok().filter(|header| header.flags == 0 && !self.config.checked)?;
         self.peer.filter(|peer| peer.receive == header.connection)?;
         let (message, part, place) = Records::peek(head)?;
         let incoming = self.incoming.get(&message.flow).filter(|incoming| incoming.domain == header.domain)?;
@@ -203,7 +204,11 @@ impl Path {
         if !whole || !there || part.offset != at || incoming.judge(index) != Verdict::Take {
             return None;
         }
-        let (message, ..) = Records::peek(head)?;
+        let (message, _, place) = Records::peek(head)?;
+        // Bytes behind the fragment are padding, or another record.
+        if place.len != len as usize {
+            return None;
+        }
         if self.admit(now, &header).is_ok() {
             match self.data(now, header.domain, message, Some((part, len)), Payload::Placed, store) {
                 Taken::NoRoom => self.stats.refused += 1,

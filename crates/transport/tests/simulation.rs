@@ -208,6 +208,7 @@ fn soak_of_reliable_messages_through_all_of_it() {
     let end = std::time::Instant::now() + Duration::from_secs(seconds);
     let mut seed = 1 << 32;
     while std::time::Instant::now() < end {
+        eprintln!("seed {seed}");
         reliable(seed);
         best_effort(seed);
         seed += 1;
