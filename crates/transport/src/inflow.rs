@@ -52,6 +52,8 @@ pub(crate) struct InFlow {
     pub(crate) limit_bytes: u64,
     /// Credit or account have changed since they were last said.
     pub(crate) dirty: bool,
+    /// They are about to be said.
+    pub(crate) credit_queued: bool,
     pub(crate) end: Option<u64>,
 }
 
@@ -72,6 +74,7 @@ impl InFlow {
             limit_index: 0,
             limit_bytes: 0,
             dirty: false,
+            credit_queued: false,
             end: None,
         }
     }

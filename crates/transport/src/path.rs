@@ -492,9 +492,8 @@ impl Path {
     }
 
     pub(crate) fn credit_soon(&mut self, flow: u32) {
-        if self.incoming.get(&flow).is_some_and(|incoming| incoming.dirty)
-            && !self.control.contains(&Content::Credit(flow))
-        {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty && !one.credit_queued) {
+            incoming.credit_queued = true;
             self.control.push_back(Content::Credit(flow));
         }
     }

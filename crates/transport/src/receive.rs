@@ -395,7 +395,7 @@ impl Path {
             return;
         }
         let used_up = !self.congestion.has_room() || self.congestion.in_flight() * 2 > self.congestion.window();
-        let mut newest = None;
+        let (mut newest, mut answered) = (None, Vec::new());
         for (first, last) in ack.ranges() {
             let from = self.sent.partition_point(|sent| sent.counter < first);
             for sent in self.sent.iter_mut().skip(from).take_while(|sent| sent.counter <= last) {
@@ -403,10 +403,20 @@ impl Path {
                     continue;
                 }
                 sent.done = true;
+                answered.extend(sent.contents.iter().filter_map(|content| match content {
+                    Content::Answer(flow) => Some(*flow),
+                    _ => None,
+                }));
                 if sent.counter == ack.largest {
                     newest = Some(sent.at);
                 }
                 self.congestion.acknowledged(sent.bytes as usize, used_up);
+            }
+        }
+        for flow in answered {
+            // The peer knows that it was refused: nothing is kept of it.
+            if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) {
+                self.incoming.remove(&flow);
             }
         }
         self.largest_acked = self.largest_acked.max(ack.largest);

@@ -156,7 +156,7 @@ impl Path {
                 },
                 Content::Answer(flow) => self.answer(flow).map(|answer| frame.flow_ack(&answer)),
                 Content::Credit(flow) => self.incoming.get_mut(&flow).map(|incoming| {
-                    incoming.dirty = false;
+                    (incoming.dirty, incoming.credit_queued) = (false, false);
                     let (limit_index, limit_bytes) = (incoming.limit_index as u32, incoming.limit_bytes);
                     frame.credit(&Credit { flow, limit_index, limit_bytes, account: incoming.account() })
                 }),
@@ -221,6 +221,8 @@ impl Path {
                 continue;
             }
             let Some((taken, gather)) = add_message(now, frame, flow, &next, copy_bytes, payloads) else {
+                // The frame is full: the next is another flow's turn.
+                self.round.rotate_left(1);
                 break;
             };
             *domain = Some(out.spec.domain);

@@ -1,4 +1,5 @@
 //! Two hosts, a network that does what a seed says, and the clients whose memory outlives their runtimes.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
