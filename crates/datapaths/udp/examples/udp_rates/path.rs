@@ -109,7 +109,7 @@ pub(crate) fn run(here: SocketAddr, there: SocketAddr, size: usize, receive: boo
         queue_messages: 65_536,
         ..Config::default()
     };
-    let rx = RxBatch { free: (0..64).map(|id| Slot::owned(id, 65_536)).collect(), ..RxBatch::default() };
+    let rx = RxBatch { free: (0..64).map(|id| Slot::owned(id, 65_536)).collect(), limit: 4, ..RxBatch::default() };
     let (start, seed) = (Instant::now(), u64::from(std::process::id()) << 20 | u64::from(receive));
     let seen = Seen { messages: 0, bytes: 0, time: Duration::ZERO, lost: 0 };
     let path = Path::new(config, seed, Duration::ZERO);
