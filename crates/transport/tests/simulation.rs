@@ -41,6 +41,7 @@ fn config(random: &mut Random, change: bool) -> Config {
         checked: change || random.percent(30),
         frame_limit: [512, 1472, 9000][random.below(3) as usize],
         dedicated: random.percent(30),
+        copy_bytes: [0, 512, 2048, u32::MAX][random.below(4) as usize],
         credit_messages: [4, 64, 4096][random.below(3) as usize],
         credit_bytes: [10_000, 4 << 20][random.below(2) as usize],
         ..Config::default()

@@ -34,7 +34,7 @@ fn send_all(udp: &mut UdpDatapath, to: Address, size: usize, seconds: f64) -> Se
             if size <= whole_limit(limit, &message) {
                 let first = batch.buffer().len();
                 let mut frame = FrameBuilder::new(batch.buffer(), header, limit);
-                if size <= 512 {
+                if size <= 2048 {
                     let mut next = message;
                     while frame.message(&next, payload) {
                         next.index = next.index.wrapping_add(1);
