@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Apps:
         }
 
     def start(self, *command: str | Path) -> subprocess.Popen[str]:
+        """Starts a program of the demo, its output to be read by lines."""
         process = subprocess.Popen(
             [str(c) for c in command], env=self.environment, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -43,13 +45,14 @@ class Apps:
         return dict(json.loads(printed.strip().splitlines()[-1]))
 
     def end(self) -> None:
+        """Ends what still runs."""
         for process in reversed(self.running):
             if process.poll() is None:
                 process.kill()
             process.wait()
 
 
-def follow(process: subprocess.Popen[str], table: Any) -> dict[str, Any]:
+def follow(process: subprocess.Popen[str], table: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Shows a dApp's lines as they come; returns its last one."""
     last: dict[str, Any] = {}
     assert process.stdout is not None
@@ -70,6 +73,7 @@ def percentile(times: list[float], p: float) -> float:
 
 
 def over_insane(apps: Apps, seconds: float) -> dict[str, Any]:
+    """The control loop over INSANE, one xApp killed in the middle and started again."""
     python = [sys.executable, ROOT / "demo" / "xapp.py"]
     listener = apps.start(OUT / "listener")
     xapp = apps.start(*python)
@@ -103,6 +107,7 @@ def over_insane(apps: Apps, seconds: float) -> dict[str, Any]:
 
 
 def over_sockets(apps: Apps, path: str, seconds: float) -> dict[str, Any]:
+    """The same loop over plain sockets: `unix` or `udp`."""
     xapp = apps.start(sys.executable, ROOT / "demo" / "xapp.py", "--path", path, "--dir", apps.directory)
     assert xapp.stdout is not None
     port = json.loads(xapp.stdout.readline())["port"]
@@ -116,6 +121,7 @@ def over_sockets(apps: Apps, path: str, seconds: float) -> dict[str, Any]:
 
 
 def plot(times: dict[str, list[float]]) -> str | None:
+    """Draws the distribution of each path; returns why not, if there is no matplotlib."""
     try:
         import matplotlib
 
@@ -145,6 +151,7 @@ def cdf(times: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
+    """Runs the demo."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -7,7 +7,8 @@ import argparse
 import select
 import socket
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import contract
 

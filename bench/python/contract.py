@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Protocol
+from typing import Any, Protocol
 
 #: Where the distribution is kept: parts per 100 000, as in harness/src/summary.rs.
 CDF_POINTS = (
@@ -60,7 +61,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One process of one repetition; see bench/README.md")
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--core", type=lambda text: [int(core) for core in text.split(",")], default=[0])
-    parser.add_argument("--dir", type=Path, default=Path("."))
+    parser.add_argument("--dir", type=Path, default=Path())
     parser.add_argument("--payload", type=int, default=64)
     parser.add_argument("--waiting", choices=("spin", "adaptive", "sleep"), default="spin")
     parser.add_argument("--variant", default="")

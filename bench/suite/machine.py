@@ -6,9 +6,9 @@ import contextlib
 import os
 import platform
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 KNOB = Path("/dev/cpu_dma_latency")
 
@@ -119,6 +119,6 @@ def knob(held: bool) -> Iterator[None]:
     if not held:
         yield
         return
-    with open(KNOB, "wb", buffering=0) as device:
+    with KNOB.open("wb", buffering=0) as device:
         device.write(struct.pack("i", 0))
         yield

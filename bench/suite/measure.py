@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from . import stats
 from .cells import Cell, Extent
@@ -118,9 +119,9 @@ class Bench:
     def _floor(self, key: tuple[str, int], fresh: bool) -> float:
         """One spinning floor: µs for `rtt`, messages per second for `oneway`."""
         now = time.monotonic()
-        if not fresh and self._last_floor and self._last_floor[0] == key:
-            if now - self._last_floor[2] < FLOOR_SHARED_S:
-                return self._last_floor[1]
+        last = self._last_floor
+        if not fresh and last and last[0] == key and now - last[2] < FLOOR_SHARED_S:
+            return last[1]
         what, payload = key
         if what == "rtt":
             value = run_method(self.method, what, self.cores.pair, payload, FLOOR_ROUND_TRIPS, self.nice)
@@ -187,7 +188,7 @@ class Bench:
         self.rng.shuffle(order)
         for block in order:
             self.rng.shuffle(block)
-            for position, cell in enumerate(block, 1):
+            for _position, cell in enumerate(block, 1):
                 if self._in_a_row[cell] >= GIVE_UP_AFTER:
                     continue
                 self._done += 1

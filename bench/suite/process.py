@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -84,10 +85,8 @@ class Process:
 
     def close(self) -> None:
         """Tells it to end."""
-        try:
+        with contextlib.suppress(OSError):
             self.popen.stdin.close()
-        except OSError:
-            pass
 
     def reap(self) -> None:
         """Sees it off, by force if need be."""

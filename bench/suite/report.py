@@ -51,7 +51,7 @@ def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
     for metrics in order:
         row = metrics[main]
 
-        def show(metric: str, interval: bool = False) -> str:
+        def show(metric: str, interval: bool = False, metrics: dict[str, Any] = metrics) -> str:
             found = metrics.get(metric)
             if found is None:
                 return "–"
@@ -107,5 +107,5 @@ def make_report(
             fan = f", {sinks} sink{'s' if sinks > 1 else ''}" if experiment == "fanout" else ""
             reference = next((r["reference"] for r in found if r["reference"]), None)
             out += [f"### {payload} B{fan}, {waiting}" + (f" (reference: {reference})" if reference else ""), ""]
-            out += _table(found, experiment) + [""]
+            out += [*_table(found, experiment), ""]
     return "\n".join(out)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import statistics
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 from .cells import Cell
 from .measure import Outcome, Repetition
@@ -42,9 +43,9 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     waiting = "sleep" if cell.waiting == "sleep" else "spin"
     for other in cells:
         same = (other.experiment, other.payload, other.sinks) == (cell.experiment, cell.payload, cell.sinks)
-        if other.key == "floor" and other.variant == "" and other.waiting == waiting and same:
-            if other.knob == cell.knob or (waiting == "spin" and not other.knob):
-                return other
+        bare = other.key == "floor" and other.variant == "" and other.waiting == waiting
+        if bare and same and (other.knob == cell.knob or (waiting == "spin" and not other.knob)):
+            return other
     return None
 
 

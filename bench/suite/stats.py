@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 #: Two floors around one repetition that differ by more than this part of the smaller one void it.
 FLOOR_TOLERANCE = 0.20

@@ -99,9 +99,9 @@ class Absences(unittest.TestCase):
             (broken / "wrong").mkdir()
             (broken / "wrong" / "Cargo.toml").write_text("[package]\nname = 5\n")
             source = systems.Source("wrong", "bench-wrong", "bench-wrong")
-            with mock.patch.object(systems, "BENCH", broken), mock.patch.object(systems, "ROOT", broken):
-                with self.assertRaisesRegex(systems.Absence, "not built: error"):
-                    systems.prepare(source, None, broken)
+            places = mock.patch.multiple(systems, BENCH=broken, ROOT=broken)
+            with places, self.assertRaisesRegex(systems.Absence, "not built: error"):
+                systems.prepare(source, None, broken)
 
     def test_a_program_that_does_not_describe_itself_is_absent(self) -> None:
         with TemporaryDirectory() as folder:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 BENCH = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(BENCH / "python"), str(BENCH / "target" / "python")]

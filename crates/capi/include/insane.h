@@ -38,6 +38,7 @@ typedef struct insane_session insane_session_t;
 typedef struct insane_stream insane_stream_t;
 typedef struct insane_source insane_source_t;
 typedef struct insane_sink insane_sink_t;
+typedef struct insane_waitset insane_waitset_t;
 
 /* Quality of service (section 5.2 of the paper; reliability is an addition). All zero: kernel networking will do, be
  * frugal, first in first out, best effort. */
@@ -58,14 +59,14 @@ typedef struct insane_options {
 #define INSANE_BLOCKING 0
 #define INSANE_NONBLOCKING 1
 
-/* A message's memory, borrowed. The struct is the caller's; do not copy it: small messages lie inside it. */
+/* A message's memory, borrowed. The struct is the caller's; do not copy it: it is given back once. */
 typedef struct insane_buffer {
     void *data;        /* the payload; read-only in a consumed buffer */
     size_t length;     /* bytes of payload: may be lowered before emitting */
     size_t capacity;   /* bytes that may be written */
     uint64_t sequence; /* consumed: the message's number at its source, from 1 */
     uint64_t channel;  /* consumed: the channel's id */
-    uint64_t opaque[40];
+    uint64_t opaque[8];
 } insane_buffer_t;
 
 /* How many intended sinks of a message are in each state. */
@@ -132,6 +133,25 @@ int insane_release_buffer(insane_sink_t *sink, insane_buffer_t *buffer);
 /* Waits until one of count sinks has a message, at most timeout_ms. Returns its index. Sinks are looked at round robin:
  * start is the index to begin with. */
 long insane_wait_any(insane_sink_t *const *sinks, size_t count, size_t start, uint64_t timeout_ms);
+
+/* A wait set: many sinks without a callback, and one descriptor for an event loop. One thread at a time uses a set; close it
+ * before its sinks. In a loop of your own: arm until it gives 1, wait for the descriptor to become readable (poll, epoll,
+ * libuv, ...), then ask what is ready and consume without blocking. */
+int insane_create_waitset(insane_waitset_t **set);
+int insane_close_waitset(insane_waitset_t *set);
+/* Adds a sink and returns its key, from 0. A sink that is closed is reported as ready once and then removed. */
+long insane_waitset_add(insane_waitset_t *set, insane_sink_t *sink);
+/* Removes a sink by its key; a key without a sink changes nothing. */
+int insane_waitset_remove(insane_waitset_t *set, long key);
+/* The descriptor; the set's own: do not close it. */
+int insane_waitset_fd(insane_waitset_t *set);
+/* 1: the descriptor becomes readable when something comes; 0: something is there now. */
+int insane_waitset_arm(insane_waitset_t *set);
+/* Writes up to size keys of sinks that have a message, in turns, and returns how many; 0 if none has. Never blocks. What the
+ * array had no room for comes next time. */
+long insane_waitset_ready(insane_waitset_t *set, size_t *keys, size_t size);
+/* As insane_waitset_ready, after waiting for one at most timeout_ms (UINT64_MAX: for ever): -INSANE_TIMEOUT. */
+long insane_waitset_wait(insane_waitset_t *set, size_t *keys, size_t size, uint64_t timeout_ms);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-const WORDS: usize = 40;
+const WORDS: usize = 8;
 const EMPTY: u64 = 0;
 const LENT: u64 = 0x4c45_4e54;
 const CONSUMED: u64 = 0x434f_4e53;

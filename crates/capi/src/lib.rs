@@ -5,6 +5,7 @@
 
 mod data;
 mod handles;
+mod waitset;
 
 use client::{Code, Error};
 use std::cell::RefCell;

@@ -48,6 +48,16 @@ int main(void)
     CHECK(insane_consume_data(NULL, 0, 0, &buffer) == bad && insane_data_available(NULL, 0) == bad);
     CHECK(insane_release_buffer(NULL, &buffer) == bad && insane_wait_any(NULL, 0, 0, 0) == bad);
     CHECK(insane_wait_sinks(NULL, 1, 0) == bad && insane_effective_qos(NULL, NULL, 0) == bad);
+    insane_waitset_t *set = NULL;
+    size_t key = 0;
+    CHECK(insane_create_waitset(NULL) == bad && insane_waitset_add(NULL, sink) == bad && insane_waitset_fd(NULL) == bad);
+    CHECK(insane_waitset_remove(NULL, 0) == bad && insane_waitset_arm(NULL) == bad);
+    CHECK(insane_waitset_ready(NULL, &key, 1) == bad && insane_waitset_wait(NULL, &key, 1, 0) == bad);
+    CHECK(insane_create_waitset(&set) == 0 && insane_waitset_add(set, NULL) == bad);
+    CHECK(insane_waitset_ready(set, NULL, 1) == bad && insane_waitset_ready(set, &key, 0) == bad);
+    CHECK(insane_waitset_remove(set, -1) == bad && insane_waitset_remove(set, 7) == 0);
+    CHECK(insane_waitset_wait(set, &key, 1, UINT64_MAX) == bad && insane_waitset_wait(set, &key, 1, 1) == -INSANE_TIMEOUT);
+    CHECK(insane_close_waitset(set) == 0 && insane_close_waitset(NULL) == 0);
     CHECK(insane_close_session(NULL) == 0 && insane_close_stream(NULL) == 0 && insane_close_source(NULL) == 0
           && insane_close_sink(NULL) == 0);
 

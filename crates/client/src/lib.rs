@@ -20,8 +20,8 @@
 //! ```
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
-pub mod blocks;
-mod error;
+mod blocks;
+pub mod error;
 mod fork;
 pub mod options;
 mod peers;
@@ -45,4 +45,4 @@ pub use sink::{Callback, Message, Receive, Sink};
 pub use source::{Buffer, RawBuffer, Source, Token};
 pub use stream::{Channel, Stream};
 pub use tx::Outcome;
-pub use waitset::wait_any;
+pub use waitset::{WaitSet, wait_any};

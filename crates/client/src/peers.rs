@@ -661,10 +661,11 @@ impl Peers {
             let sinks: Vec<SinkId> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
                 s.routes.iter().filter(|r| r.link == *at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect()
             });
-            self.end_flows(stream, index, *at, &sinks);
-            for sink in sinks {
-                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink });
+            // First the event: who sees that the sink is gone finds it.
+            for sink in &sinks {
+                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
             }
+            self.end_flows(stream, index, *at, &sinks);
         }
     }
 
@@ -691,24 +692,30 @@ impl Peers {
         }
     }
 
-    /// Gives every link of a stream a doorbell: a waiter sleeps in an event loop.
-    pub(crate) fn ensure_bells(&mut self, stream: &Arc<StreamShared>, epoll: BorrowedFd<'_>) {
+    /// Gives every link of a stream a doorbell: a waiter sleeps in an event loop. With an `epoll` it is this thread that
+    /// listens and calls wakers.
+    pub(crate) fn ensure_bells(&mut self, stream: &Arc<StreamShared>, epoll: Option<BorrowedFd<'_>>) {
         for pair in self.pairs.iter_mut().flatten() {
             let links: Vec<(u32, usize)> =
                 pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();
             for (link, at) in links {
-                let missing = stream.rx.visit().links[at].as_ref().is_some_and(|l| l.bell.is_none());
-                let Ok((mine, theirs)) = socket_pair() else { continue };
-                if !missing {
-                    continue;
+                let mut theirs = None;
+                let mut rx = stream.rx.visit();
+                let Some(l) = rx.links[at].as_mut() else { continue };
+                if l.bell.is_none() {
+                    let Ok((mine, other)) = socket_pair() else { continue };
+                    (l.bell, theirs) = (Some(mine), Some(other));
                 }
-                let data = self.next_bell;
-                self.next_bell += 1;
-                if watch(epoll, mine.as_fd(), data).is_ok() {
-                    self.bells.insert(data, stream.clone());
-                    if let Some(l) = stream.rx.visit().links[at].as_mut() {
-                        l.bell = Some(mine);
+                if let (Some(epoll), Some(bell), false) = (epoll, &l.bell, l.watched) {
+                    let data = self.next_bell;
+                    self.next_bell += 1;
+                    if watch(epoll, bell.as_fd(), data).is_ok() {
+                        l.watched = true;
+                        self.bells.insert(data, stream.clone());
                     }
+                }
+                drop(rx);
+                if let Some(theirs) = theirs {
                     pair.send(link, Body::Doorbell(peer::Empty {}), &[theirs.as_fd()]);
                 }
             }
@@ -731,6 +738,8 @@ impl Peers {
             }
         }
         rx.disarm();
+        // Who armed the same links looks again.
+        rx.nudge();
         let wakers: Vec<_> = rx.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
         drop(rx);
         wakers.into_iter().for_each(std::task::Waker::wake);

@@ -34,6 +34,8 @@ pub(crate) struct Rx {
     pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
     /// Cells of flows that went with their link, to be ended by the service thread.
     pub(crate) ended: Vec<u32>,
+    /// Event descriptors of wait sets, written to when there is something to look at.
+    pub(crate) nudges: Vec<std::sync::Weak<OwnedFd>>,
 }
 
 /// One link from a session with sources.
@@ -49,6 +51,8 @@ pub(crate) struct RxLink {
     pub(crate) peer_gone: bool,
     pub(crate) broken: Option<Broken>,
     pub(crate) bell: Option<OwnedFd>,
+    /// Whether the service thread listens to the bell.
+    pub(crate) watched: bool,
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
@@ -296,6 +300,16 @@ impl RxLink {
         }
     }
 
+    /// Whether nothing new comes from it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.peer_gone || self.broken.is_some()
+    }
+
+    /// The number by which the link is told from others that had its place.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// Whether nothing of it is in use any more.
     pub(crate) fn is_spent(&self) -> bool {
         (self.peer_gone || self.broken.is_some())
@@ -401,13 +415,7 @@ impl Rx {
         if waits(self)? {
             return Ok(true);
         }
-        for at in 0..self.links.len() {
-            for _ in 0..64 {
-                if matches!(self.poll(at, None), Polled::Nothing) {
-                    break;
-                }
-            }
-        }
+        self.gather();
         waits(self)
     }
 
@@ -536,6 +544,7 @@ impl Rx {
             peer_gone: false,
             broken: None,
             bell: None,
+            watched: false,
             generation: self.generation,
             out: 0,
             asleep: SmallVec::new(),
@@ -596,6 +605,7 @@ impl Rx {
         }
         let queue = std::mem::take(&mut sink.queue);
         self.rouse();
+        self.nudge();
         for message in queue {
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
@@ -684,6 +694,7 @@ impl Rx {
             }
         }
         self.rouse();
+        self.nudge();
     }
 
     /// Arms the doorbells of all links, and looks again. `false`: there is something now.
@@ -701,6 +712,38 @@ impl Rx {
         let queued = self.sinks.get(sink).and_then(Option::as_ref).is_none_or(|s| !s.open || !s.queue.is_empty());
         let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready());
         !queued && !ready
+    }
+
+    /// Tells the wait sets that look at this stream.
+    pub(crate) fn nudge(&mut self) {
+        self.nudges.retain(|nudge| {
+            let Some(fd) = nudge.upgrade() else { return false };
+            // A full counter is readable already.
+            let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
+            true
+        });
+    }
+
+    /// Moves what is on the links into their sinks' queues, a bounded burst each. Links with nothing cost one look.
+    pub(crate) fn gather(&mut self) {
+        for at in 0..self.links.len() {
+            for _ in 0..64 {
+                if matches!(self.poll(at, None), Polled::Nothing) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether a message waits in the sink's queue; see [`Self::gather`].
+    ///
+    /// # Errors
+    /// [`Code::Closed`].
+    pub(crate) fn queued(&self, sink: usize, id: SinkId) -> Result<bool> {
+        match self.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open && s.id == id) {
+            Some(me) => Ok(!me.queue.is_empty()),
+            None => Err(crate::Error::from(Code::Closed)),
+        }
     }
 
     /// Takes the arming back.

@@ -235,7 +235,9 @@ impl Service {
                 }
                 Command::ShareSegment(stream) => self.peers.share_segments(&stream),
                 Command::GiveUp(stream, source, links) => self.peers.give_up(&stream, source, &links),
-                Command::EnsureBells(stream) => self.peers.ensure_bells(&stream, self.epoll.as_fd()),
+                Command::EnsureBells(stream, watched) => {
+                    self.peers.ensure_bells(&stream, watched.then(|| self.epoll.as_fd()));
+                }
                 Command::Shutdown => self.begin_shutdown(),
             }
         }

@@ -47,7 +47,8 @@ pub(crate) enum Command {
     CloseSource(Arc<StreamShared>, usize, Epoch),
     ShareSegment(Arc<StreamShared>),
     GiveUp(Arc<StreamShared>, usize, Vec<usize>),
-    EnsureBells(Arc<StreamShared>),
+    /// Whether the service thread is to listen to them.
+    EnsureBells(Arc<StreamShared>, bool),
     Shutdown,
 }
 
@@ -239,10 +240,11 @@ impl Shared {
         });
     }
 
-    pub(crate) fn ensure_bells(&self, stream: &Arc<StreamShared>) {
-        let all = |s: &StreamShared| s.rx.visit().links.iter().flatten().all(|l| l.bell.is_some());
+    pub(crate) fn ensure_bells(&self, stream: &Arc<StreamShared>, watched: bool) {
+        let has = |l: &crate::rx::RxLink| l.is_over() || l.bell.is_some() && (l.watched || !watched);
+        let all = |s: &StreamShared| s.rx.visit().links.iter().flatten().all(has);
         if !all(stream) {
-            self.command(Command::EnsureBells(stream.clone()));
+            self.command(Command::EnsureBells(stream.clone(), watched));
             self.wait_until(Duration::from_secs(1), || all(stream));
         }
     }

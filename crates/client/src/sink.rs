@@ -334,7 +334,7 @@ impl Sink {
             if let Some(raw) = self.try_raw()? {
                 return Poll::Ready(Ok(raw));
             }
-            self.stream.session.ensure_bells(&self.stream);
+            self.stream.session.ensure_bells(&self.stream, true);
             let mut rx = self.stream.rx.lock();
             if let Some(me) = rx.sinks[self.index].as_mut() {
                 me.waker = Some(cx.waker().clone());

@@ -71,6 +71,9 @@ impl Session {
     }
 }
 
+/// Both ends of a flow, each with the connection of its session.
+type Ends = ((Epoch, Conn), (SinkId, Conn));
+
 /// A channel as reports show it.
 #[derive(Debug, Clone, Default)]
 pub struct Channel {
@@ -531,7 +534,7 @@ impl Core {
     }
 
     /// Tells those that remain of flows that ended, and forgets a channel that nobody uses.
-    fn unmatch(&mut self, key: &(String, String), id: u64, leaving: Conn, ends: &[((Epoch, Conn), (SinkId, Conn))]) {
+    fn unmatch(&mut self, key: &(String, String), id: u64, leaving: Conn, ends: &[Ends]) {
         for ((epoch, source), (sink, sink_conn)) in ends {
             let other = if *source == leaving { *sink_conn } else { *source };
             let (Some(me), Some(peer)) = (self.sessions.get(&other), self.sessions.get(&leaving)) else { continue };

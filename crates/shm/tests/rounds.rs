@@ -149,11 +149,17 @@ fn kind(way: Way) -> &'static str {
     if way == Way::Futex { "futex" } else { "doorbell" }
 }
 
-/// The other process: answers until its socket closes.
+/// The other process of the tests below. By itself it starts itself with a socket that nobody holds the other end of, and must
+/// end: a test that is ended leaves nobody behind.
 #[test]
-#[ignore = "the other process of the tests below"]
-fn answer() {
-    let Ok(way) = std::env::var(CHILD) else { return };
+fn the_other_process_ends_with_its_socket() {
+    let Ok(way) = std::env::var(CHILD) else {
+        let (ours, theirs) = pair().expect("a socket pair");
+        let mut alone = start(Way::Futex, theirs);
+        drop(ours);
+        assert!(!alone.0.wait().expect("its end").success());
+        return;
+    };
     let way = if way == "futex" { Way::Futex } else { Way::Doorbell };
     let socket = rustix::io::dup(std::io::stdin()).expect("the socket");
     let mut side = Side::meet(socket, way, 0x9e37_79b9);
@@ -180,18 +186,22 @@ impl Drop for Reaped {
     }
 }
 
+fn start(way: Way, socket: OwnedFd) -> Reaped {
+    let program = std::env::current_exe().expect("this program");
+    let child = Command::new(program)
+        .args(["the_other_process_ends_with_its_socket", "--exact", "--nocapture"])
+        .env(CHILD, kind(way))
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Reaped(child.expect("the other process"))
+}
+
 /// Runs the rounds; panics with the state when a wake-up was lost. Returns how often both sides slept.
 fn rounds(way: Way, count: u64) -> u64 {
     let (ours, theirs) = pair().expect("a socket pair");
-    let program = std::env::current_exe().expect("this program");
-    let child = Command::new(program)
-        .args(["answer", "--exact", "--ignored", "--nocapture"])
-        .env(CHILD, kind(way))
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the other process");
-    let _child = Reaped(child);
+    let _child = start(way, theirs);
     let seed = u64::from(std::process::id()) << 16 | 1;
     println!("seed {seed}");
     let mut side = Side::meet(ours, way, seed);

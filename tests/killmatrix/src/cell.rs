@@ -61,6 +61,7 @@ pub struct World {
     programs: Programs,
     dir: tempfile::TempDir,
     next: u32,
+    reliable: bool,
     /// The runtime.
     pub runtime: Process,
     /// The source.
@@ -88,11 +89,13 @@ fn start_party(
     dir: &tempfile::TempDir,
     next: &mut u32,
     role: (&str, &str),
+    reliable: bool,
     hold: Option<&str>,
 ) -> Process {
     *next += 1;
     let (socket, board) = (dir.path().join("s"), dir.path().join(format!("b{next}")));
-    let arguments = [role.0, &socket.to_string_lossy(), role.1, &board.to_string_lossy()];
+    let kind = if reliable { "reliable" } else { "best-effort" };
+    let arguments = [role.0, &socket.to_string_lossy(), role.1, &board.to_string_lossy(), kind];
     Process::start(role.0, &programs.party, &arguments, &board, hold)
 }
 
@@ -108,13 +111,13 @@ impl World {
     ///
     /// # Errors
     /// What did not open.
-    pub fn start(programs: &Programs, hold: Option<(Party, &str)>) -> Result<Self, String> {
+    pub fn start(programs: &Programs, reliable: bool, hold: Option<(Party, &str)>) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
         let of = |party| hold.filter(|(p, _)| *p == party).map(|(_, h)| h);
         let mut next = 0;
         let runtime = start_runtime(programs, &dir, &mut next, of(Party::Runtime));
         let mut party = |role, hold: Option<&str>| {
-            let mut process = start_party(programs, &dir, &mut next, role, hold);
+            let mut process = start_party(programs, &dir, &mut next, role, reliable, hold);
             opened(&mut process, hold.is_some()).map(|()| process)
         };
         let bystanders = [party(("source", "aside"), None)?, party(("sink", "aside"), None)?];
@@ -123,7 +126,7 @@ impl World {
         let sink = party(("sink", "main"), of(Party::Sink))?;
         let programs = programs.clone();
         let (late, past, failed_slots) = (None, Vec::new(), Slots::default());
-        Ok(Self { programs, dir, next, runtime, source, sink, other, bystanders, late, past, failed_slots })
+        Ok(Self { programs, dir, next, reliable, runtime, source, sink, other, bystanders, late, past, failed_slots })
     }
 
     fn of(&mut self, party: Party) -> &mut Process {
@@ -135,7 +138,7 @@ impl World {
     }
 
     fn fresh(&mut self, role: (&str, &str)) -> Process {
-        start_party(&self.programs, &self.dir, &mut self.next, role, None)
+        start_party(&self.programs, &self.dir, &mut self.next, role, self.reliable, None)
     }
 
     /// Starts a party anew that was killed.
@@ -166,6 +169,7 @@ impl World {
                 late.kill()?;
                 self.past.push(late);
             }
+            Trigger::Choke => self.sink.hold(),
         }
         Ok(())
     }
@@ -267,16 +271,18 @@ impl World {
 pub fn run(
     programs: &Programs,
     row: &Row,
+    reliable: bool,
     victims: &[Party],
     baseline: &Footprint,
     slots: &mut Slots,
 ) -> Result<(), String> {
     let (step, holder, at, trigger) = *row;
-    let mut world = World::start(programs, Some((holder, &format!("{step}:{at}"))))?;
+    let mut world = World::start(programs, reliable, Some((holder, &format!("{step}:{at}"))))?;
     world.trigger(trigger)?;
     until("the step is reached", LONG, || world.of(holder).look() == Seen::Stopped)?;
     world.bystanders_go_on("while the holder is held")?;
-    if holder != Party::Source {
+    // A reliable source waits for a sink that is held, and its other sinks with it.
+    if holder == Party::Runtime || holder == Party::Sink && !reliable {
         let seen = world.other.board.get(Word::Count);
         let other = &world.other.board;
         until("the other sink goes on", SHORT, || other.get(Word::Count) >= seen + ALIVE)?;
@@ -286,6 +292,9 @@ pub fn run(
     }
     world.bystanders_go_on("after the kill")?;
     world.of(holder).go_on();
+    if trigger == Trigger::Choke {
+        world.sink.go_on();
+    }
     for victim in victims {
         world.restart(*victim);
     }

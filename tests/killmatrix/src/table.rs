@@ -39,7 +39,12 @@ pub enum Trigger {
     Join,
     /// One more sink joins and its process is killed.
     Leave,
+    /// The sink is stopped, so that a reliable source runs out of room.
+    Choke,
 }
+
+/// What only a reliable stream has: a source that sleeps for room.
+pub const RELIABLE_TABLE: &[Row] = &[("sleep", Party::Source, 1, Trigger::Choke)];
 
 /// A row: a step, who is held there, at which passing, and what makes it come by.
 pub type Row = (&'static str, Party, u32, Trigger);

@@ -17,7 +17,7 @@ fn local_channels_do_not_pause() {
         abort("the restarts have not finished within 300 s");
     });
     let programs = build();
-    let mut world = World::start(&programs, None).expect("a world");
+    let mut world = World::start(&programs, false, None).expect("a world");
     world.settle(None).expect("it holds");
     world.resume().expect("the sources go on");
     // The first message after the pause ends no gap that counts.

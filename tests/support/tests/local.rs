@@ -294,8 +294,7 @@ fn more_to_come_is_seen_at_once_and_wakes_when_it_is_flushed() {
     let _watchdog = Watchdog::start("more", LIMIT);
     let host = Host::start();
     let (a, b) = (host.session("source"), host.session("sink"));
-    let mut options = SinkOptions::default();
-    options.wait = Wait::Sleep;
+    let options = SinkOptions { wait: Wait::Sleep, ..SinkOptions::default() };
     let sink = b.stream(Qos::default()).unwrap().sink_with("more", options).unwrap();
     let source = a.stream(Qos::default()).unwrap().source("more").unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);

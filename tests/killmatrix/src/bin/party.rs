@@ -1,7 +1,7 @@
-//! A source or a sink that the kill matrix holds and kills: `party source|sink SOCKET CHANNEL BOARD`.
+//! A source or a sink that the kill matrix holds and kills: `party source|sink SOCKET CHANNEL BOARD best-effort|reliable`.
 #![forbid(unsafe_code)]
 
-use insane::{Code, Qos, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use insane::{Code, Qos, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use insane_tests_killmatrix::board::{Board, Command, Word};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,11 +52,15 @@ fn hiccups() -> Arc<AtomicU64> {
 fn main() {
     end_with_parent();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [role, socket, channel, board] = &arguments[..] else { panic!("party source|sink SOCKET CHANNEL BOARD") };
+    let [role, socket, channel, board, kind] = &arguments[..] else { panic!("source|sink SOCKET CHANNEL BOARD KIND") };
     let board = Board::open(Path::new(board));
     let socket = PathBuf::from(socket);
     let session = patiently("session", || Session::builder(role.as_str()).socket(&socket).open());
-    let stream = patiently("stream", || session.stream(Qos::default()));
+    let mut qos = Qos::default();
+    if kind == "reliable" {
+        qos.set_reliability(Reliability::Reliable);
+    }
+    let stream = patiently("stream", || session.stream(qos));
     if role == "source" { emit(&stream, channel, &board) } else { consume(&stream, channel, &board) }
 }
 
@@ -69,7 +73,8 @@ fn length(n: u64) -> usize {
 }
 
 fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
-    let options = SourceOptions { message_bytes: 300, ..SourceOptions::default() };
+    // A reliable source waits for a sink that is held for as long as a cell may take.
+    let options = SourceOptions { message_bytes: 300, deadline: Duration::from_secs(60), ..SourceOptions::default() };
     let source: Source = patiently("source", || stream.source_with(channel, options.clone()));
     board.set(Word::Open, 1);
     let worst = hiccups();

@@ -1,0 +1,155 @@
+//! One descriptor for many sinks.
+
+use insane::{Code, Message, Qos, Reliability, Sink, SinkOptions, Wait, WaitSet};
+use insane_tests_host::{Host, Watchdog, account};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn sleeping() -> SinkOptions {
+    SinkOptions { wait: Wait::Sleep, ..SinkOptions::default() }
+}
+
+/// What an event loop does: arms until that holds, waits for the descriptor, looks. Returns the keys, and how often it slept.
+fn one_turn(set: &mut WaitSet, slept: &mut u64) -> Vec<usize> {
+    let mut keys = Vec::new();
+    loop {
+        if set.ready(&mut keys).unwrap() > 0 {
+            return keys;
+        }
+        if set.arm().unwrap() {
+            let mut fds = [PollFd::new(&*set, PollFlags::IN)];
+            poll(&mut fds, None).unwrap();
+            *slept += 1;
+        }
+    }
+}
+
+fn sequences(sink: &Sink) -> Vec<u64> {
+    std::iter::from_fn(|| sink.try_consume().unwrap().map(|m: Message<'_>| m.sequence())).collect()
+}
+
+#[test]
+fn an_event_loop_misses_nothing() {
+    let _watchdog = Watchdog::start("event loop", LIMIT);
+    let host = Host::start();
+    let mut reliable = Qos::default();
+    reliable.set_reliability(Reliability::Reliable);
+    for qos in [Qos::default(), reliable] {
+        let (a, b) = (host.session("asks"), host.session("answers"));
+        let (to, from) = (a.stream(qos).unwrap(), b.stream(qos).unwrap());
+        let sink = from.sink_with("question", sleeping()).unwrap();
+        let question = to.source("question").unwrap();
+        let heard = to.sink_with("answer", sleeping()).unwrap();
+        let answer = from.source("answer").unwrap();
+        assert!(question.wait_for_sinks(1, LIMIT) == 1 && answer.wait_for_sinks(1, LIMIT) == 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut set, mut slept, mut next) = (WaitSet::new().unwrap(), 0, 1);
+                assert_eq!(set.add(&sink).unwrap(), 0);
+                while next <= 3000 {
+                    assert_eq!(one_turn(&mut set, &mut slept), [0]);
+                    for sequence in sequences(&sink) {
+                        assert_eq!(sequence, next);
+                        next += 1;
+                        answer.send(&sequence.to_le_bytes()).unwrap();
+                    }
+                }
+                assert!(slept > 1000, "a loop that never sleeps shows nothing: {slept}");
+            });
+            for n in 1..=3000u64 {
+                if n % 7 == 0 {
+                    std::thread::sleep(Duration::from_micros(n % 90));
+                }
+                question.send(&n.to_le_bytes()).unwrap();
+                assert_eq!(heard.consume_timeout(LIMIT).unwrap().to_vec(), n.to_le_bytes());
+            }
+        });
+        let cells: Vec<_> = [&a, &b].into_iter().flat_map(insane::Session::counts).collect();
+        let account = account(&cells);
+        assert!(account.holds() && account.intended == 6000 && account.delivered == 6000, "{account:?}");
+    }
+}
+
+#[test]
+fn of_a_hundred_sinks_the_busy_ones_are_served_in_turns() {
+    let _watchdog = Watchdog::start("hundred", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("sources"), host.session("sinks"));
+    let (to, from) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+    let sinks: Vec<Sink> = (0..100).map(|i| from.sink(format!("c{i}").as_str()).unwrap()).collect();
+    let mut set = WaitSet::new().unwrap();
+    for (i, sink) in sinks.iter().enumerate() {
+        assert_eq!(set.add(sink).unwrap(), i);
+    }
+    assert_eq!(set.add(&sinks[3]).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(set.len(), 100);
+    let (flood, rare) = (to.source("c10").unwrap(), to.source("c90").unwrap());
+    assert!(flood.wait_for_sinks(1, LIMIT) == 1 && rare.wait_for_sinks(1, LIMIT) == 1);
+    let (mut seen, mut turns, mut keys) = ([0u64; 2], 0, Vec::new());
+    for round in 0..200u64 {
+        for _ in 0..50 {
+            flood.send(b"flood").unwrap();
+        }
+        rare.send(&round.to_le_bytes()).unwrap();
+        while seen[1] <= round {
+            turns += 1;
+            set.wait(&mut keys, Some(LIMIT)).unwrap();
+            for key in keys.drain(..) {
+                // One message of each sink at a time: the flood does not hold the other one up.
+                let message = sinks[key].try_consume().unwrap().expect("it was said to be ready");
+                let which = usize::from(key == 90);
+                assert!(key == 90 || key == 10, "{key} has nothing");
+                seen[which] += 1;
+                assert_eq!(message.sequence(), seen[which]);
+            }
+        }
+        // Both share a link, which holds a thousand: the flood is read before it drops the rare one.
+        seen[0] += sequences(&sinks[10]).len() as u64;
+    }
+    assert!(turns <= 400, "the rare message waits for one turn, not for the flood: {turns}");
+    set.remove(10);
+    set.remove(10);
+    assert_eq!(set.len(), 99);
+    rare.send(b"last").unwrap();
+    assert_eq!(set.wait(&mut keys, Some(LIMIT)).unwrap(), 1);
+}
+
+#[test]
+fn a_set_sees_what_joins_and_what_leaves() {
+    let _watchdog = Watchdog::start("joins", LIMIT);
+    let host = Host::start();
+    let b = host.session("sinks");
+    let from = b.stream(Qos::default()).unwrap();
+    let (one, two) = (from.sink("one").unwrap(), from.sink("two").unwrap());
+    let mut set = WaitSet::new().unwrap();
+    let mut keys = Vec::new();
+    assert_eq!(set.wait(&mut keys, None).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(set.wait(&mut keys, Some(Duration::from_millis(5))).unwrap_err().code(), Code::Timeout);
+    assert_eq!((set.add(&one).unwrap(), set.add(&two).unwrap()), (0, 1));
+    for _ in 0..20 {
+        // The source's session comes while the loop sleeps, and is gone again in the next round.
+        let late = std::thread::scope(|scope| {
+            let turn = scope.spawn(|| one_turn(&mut set, &mut 0));
+            let a = host.session("late");
+            let source = a.stream(Qos::default()).unwrap().source("two").unwrap();
+            source.send(b"late").unwrap();
+            let keys = turn.join().unwrap();
+            drop(source);
+            a.close();
+            keys
+        });
+        assert_eq!(late, [1]);
+        assert_eq!(two.try_consume().unwrap().unwrap().to_vec(), b"late");
+    }
+    // A sink that is closed while the loop sleeps is told of once.
+    std::thread::scope(|scope| {
+        let turn = scope.spawn(|| one_turn(&mut set, &mut 0));
+        std::thread::sleep(Duration::from_millis(20));
+        one.close();
+        assert_eq!(turn.join().unwrap(), [0]);
+    });
+    assert_eq!(set.len(), 1);
+    assert_eq!(set.wait(&mut keys, Some(Duration::from_millis(5))).unwrap_err().code(), Code::Timeout);
+}
