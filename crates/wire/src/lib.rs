@@ -1,13 +1,15 @@
-//! The control messages of INSANE, the identities they carry and the errors they report.
+//! The control messages of INSANE, the identities they carry, the errors they report, and the frames between hosts.
 //!
-//! Purpose: everything that two INSANE processes say to each other outside shared memory, as plain values with one
-//! encoding (Protocol Buffers, so that a newer peer may add fields that an older one passes over). Non-purpose: this
-//! crate opens no socket, reads no clock and holds no state; it is sans-IO and has no `unsafe`.
+//! Purpose: everything that two INSANE processes say to each other outside shared memory. Control messages are plain values
+//! in Protocol Buffers, so that a newer peer may add fields that an older one passes over; frames are views over the bytes
+//! that arrived. Non-purpose: this crate opens no socket and reads no clock (the reassembler is told the time); it is
+//! sans-IO and has no `unsafe`. What is sent again, when and how fast is `insane-transport`.
 //!
 //! Layer: above nothing. Used by the runtime and by the client library.
 //!
 //! Main types: [`control::ToRuntime`] and [`control::ToClient`] (a session and its runtime), [`peer::ToPeer`] (two
-//! sessions that share links), [`qos::Qos`], [`id::Epoch`], [`error::Code`].
+//! sessions that share links), [`qos::Qos`], [`id::Epoch`], [`error::Code`]; [`frame::parse`] and [`frame::FrameBuilder`] (what
+//! runtimes send each other), [`fragment::Fragments`], [`reassembly::Reassembler`].
 //!
 //! ```
 //! use insane_wire::{control::{ToRuntime, to_runtime, Hello}, encode, decode};
@@ -20,9 +22,12 @@
 
 pub mod control;
 pub mod error;
+pub mod fragment;
+pub mod frame;
 pub mod id;
 pub mod peer;
 pub mod qos;
+pub mod reassembly;
 
 /// The version of the session protocol and of the peer protocol that this crate speaks. Both sides announce the range
 /// they speak in their first message; the highest common version is used.

@@ -23,6 +23,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 pub const LAYERS: &[&str] = &[
     "crates/shm",
     "crates/wire",
+    "crates/transport",
     "crates/traffic",
     "crates/netstack",
     "crates/datapath",
@@ -48,7 +49,7 @@ pub const LAYERS: &[&str] = &[
 ];
 
 /// Crates that are state machines over values and time: no sockets, files, clocks or threads, and no `unsafe`.
-pub const SANS_IO: &[&str] = &["crates/wire", "crates/traffic", "crates/netstack"];
+pub const SANS_IO: &[&str] = &["crates/wire", "crates/transport", "crates/traffic", "crates/netstack"];
 
 /// Dependencies by which a crate could do input or output.
 pub const IO_CRATES: &[&str] =

@@ -1,0 +1,277 @@
+//! Batches: the frames of one call, and the slots they go to.
+
+use core::ops::Range;
+
+use crate::Address;
+use crate::memory::{Piece, Slot};
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Not yet tried, or the technology was busy: it goes with the next transmit.
+    Pending,
+    /// Handed to the technology. Its memory is the caller's again.
+    Sent,
+    /// Larger than the path carries. Ask [`crate::Datapath::frame_limit`], and cut the message anew.
+    TooLarge,
+    /// No way to that address now.
+    Unreachable,
+    /// Refused for another reason, or the datapath is closed.
+    Failed,
+}
+
+/// One frame of a batch.
+#[derive(Debug, Clone)]
+pub struct TxFrame<'m> {
+    /// Where it goes.
+    pub to: Address,
+    /// The bytes of the batch that it begins with.
+    pub head: Range<usize>,
+    /// Payload that follows them.
+    pub piece: Option<Piece<'m>>,
+    /// The caller's name for it.
+    pub cookie: u64,
+    /// Whether the datapath may add zeros to its end: the frame says its own length. It lets a frame that is a little
+    /// shorter than its neighbours travel joined with them.
+    pub may_pad: bool,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl TxFrame<'_> {
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.piece.map_or(0, |piece| piece.len())
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Frames to be sent. Kept and cleared, it allocates nothing once it has grown.
+#[derive(Debug, Default)]
+pub struct TxBatch<'m> {
+    bytes: Vec<u8>,
+    frames: Vec<TxFrame<'m>>,
+    next: usize,
+}
+
+/// What a transmit did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxReport {
+    /// Frames of this call that were sent.
+    pub sent: usize,
+    /// Frames of this call that were refused; their outcome says why.
+    pub refused: usize,
+    /// Frames that stay for the next call: the technology is busy.
+    pub pending: usize,
+}
+
+impl<'m> TxBatch<'m> {
+    /// The buffer in which frames are built, to be written to at its end and then [`TxBatch::commit`]ted.
+    #[inline]
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Makes a frame of everything in the buffer from byte `start` on, and of a payload that follows it.
+    #[inline]
+    pub fn commit(&mut self, to: Address, start: usize, piece: Option<Piece<'m>>, cookie: u64) {
+        let head = start..self.bytes.len();
+        self.frames.push(TxFrame { to, head, piece, cookie, may_pad: false, outcome: Outcome::Pending });
+    }
+
+    /// Lets the datapath add zeros to the end of the frame that was added last.
+    #[inline]
+    pub fn allow_padding(&mut self) {
+        if let Some(last) = self.frames.last_mut() {
+            last.may_pad = true;
+        }
+    }
+
+    /// Adds a frame that is all in `bytes`.
+    pub fn frame(&mut self, to: Address, bytes: &[u8], cookie: u64) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.commit(to, start, None, cookie);
+    }
+
+    /// All frames, with their outcomes, in the order in which they were added.
+    #[must_use]
+    pub fn frames(&self) -> &[TxFrame<'m>] {
+        &self.frames
+    }
+
+    /// The frames without an outcome.
+    #[must_use]
+    pub fn pending(&self) -> &[TxFrame<'m>] {
+        self.frames.get(self.next..).unwrap_or(&[])
+    }
+
+    /// The bytes that a frame begins with.
+    #[inline]
+    #[must_use]
+    pub fn head(&self, frame: &TxFrame<'_>) -> &[u8] {
+        self.bytes.get(frame.head.clone()).unwrap_or(&[])
+    }
+
+    /// For datapaths: the first `count` pending frames have this outcome.
+    pub fn settle(&mut self, count: usize, outcome: Outcome) {
+        let end = (self.next + count).min(self.frames.len());
+        for frame in &mut self.frames[self.next..end] {
+            frame.outcome = outcome;
+        }
+        self.next = end;
+    }
+
+    /// For datapaths: a whole frame, copied to `out`.
+    pub fn copy_to(&self, frame: &TxFrame<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.head(frame));
+        if let Some(piece) = &frame.piece {
+            piece.copy_to(out);
+        }
+    }
+
+    /// Whether every frame has an outcome.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.next == self.frames.len()
+    }
+
+    /// Forgets all frames, those without outcome too.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.bytes.clear();
+        self.next = 0;
+    }
+}
+
+/// Something received: one frame, or several of one length (the last may be shorter) that the technology joined.
+#[derive(Debug)]
+pub struct Taken {
+    /// The slot that it lies in, from its first byte on.
+    pub slot: Slot,
+    /// How many bytes.
+    pub len: usize,
+    /// From one frame to the next, in bytes. Not 0.
+    pub stride: usize,
+    /// Who sent it.
+    pub from: Address,
+}
+
+impl Taken {
+    /// The frames, in order.
+    #[inline]
+    pub fn frames(&self) -> core::slice::Chunks<'_, u8> {
+        self.slot.bytes().get(..self.len).unwrap_or(&[]).chunks(self.stride.max(1))
+    }
+}
+
+/// Something received whose payload went where [`Place`] said. Frame `n` begins with the `n`th piece of `heads`; its payload
+/// is at `n * (stride - head_bytes)` of the landing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Landed {
+    /// The landing's token.
+    pub token: u64,
+    /// The heads, in [`RxBatch::heads`].
+    pub heads: Range<usize>,
+    /// The size of each head in bytes.
+    pub head_bytes: usize,
+    /// From one frame to the next as they were sent, in bytes.
+    pub stride: usize,
+    /// All bytes, heads and payload.
+    pub len: usize,
+    /// Who sent it.
+    pub from: Address,
+}
+
+impl Landed {
+    /// The payload bytes of frame `n` beyond its head, as a range of the landing's memory.
+    #[must_use]
+    pub fn payload(&self, n: usize) -> Range<usize> {
+        let body = self.stride - self.head_bytes;
+        let frame = self.len.saturating_sub(n * self.stride).min(self.stride);
+        n * body..n * body + frame.saturating_sub(self.head_bytes)
+    }
+
+    /// How many frames.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.len.div_ceil(self.stride)
+    }
+}
+
+/// What is known of a piece before it is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Peeked<'a> {
+    /// Its first bytes, at least [`PEEK_BYTES`] if it is that long.
+    pub head: &'a [u8],
+    /// Its length in bytes, with all joined frames.
+    pub len: usize,
+    /// From one frame to the next, in bytes.
+    pub stride: usize,
+    /// Who sent it.
+    pub from: Address,
+}
+
+/// How many bytes of a piece are shown before it is read.
+pub const PEEK_BYTES: usize = 128;
+
+/// Where the payload of a piece is to go.
+#[derive(Debug)]
+pub struct Landing<'a> {
+    /// The memory: payloads are written one after the other from its first byte on. If it is too short for them all, the
+    /// piece goes into a slot as if there had been no landing.
+    pub memory: &'a mut [u8],
+    /// How many bytes at the start of each frame are no payload. Not 0, less than a frame.
+    pub head_bytes: usize,
+    /// The caller's name for it.
+    pub token: u64,
+}
+
+/// Says where payload belongs before it is read.
+pub trait Place {
+    /// Whether it is worth a look now: a large message is under way. If not, nothing is peeked at.
+    fn expects(&self) -> bool;
+
+    /// Where the payload of this piece goes; `None` for an ordinary slot. The caller of receive must check each head
+    /// afterwards: only the first is certain.
+    fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>>;
+}
+
+/// Slots to receive into, and what was received. Kept, it allocates nothing once it has grown.
+#[derive(Debug)]
+pub struct RxBatch {
+    /// Slots that may be received into; used from the end.
+    pub free: Vec<Slot>,
+    /// What was received into slots. The caller takes it out.
+    pub taken: Vec<Taken>,
+    /// What was received elsewhere. The caller takes it out before the next call, which writes over its heads.
+    pub landed: Vec<Landed>,
+    /// The heads of what was received elsewhere.
+    pub heads: Vec<u8>,
+    /// The most pieces of one call.
+    pub limit: usize,
+}
+
+impl Default for RxBatch {
+    /// No slots, at most 16 pieces a call.
+    fn default() -> Self {
+        Self { free: Vec::new(), taken: Vec::new(), landed: Vec::new(), heads: Vec::new(), limit: 16 }
+    }
+}
+
+/// What a receive did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RxReport {
+    /// Frames, counted one by one.
+    pub frames: usize,
+    /// There may be more: the batch's limit was met or its slots have run out.
+    pub more: bool,
+}

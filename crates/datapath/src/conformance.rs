@@ -1,0 +1,306 @@
+//! What every datapath must do, as tests that each calls with a pair of its own.
+//!
+//! A [`Rig`] is two opened datapaths that reach each other over an undisturbed path. Each check is a function, so that a
+//! failure names it; [`all`] runs them. Frames have a number in their first eight bytes and a pattern after it.
+
+use std::time::{Duration, Instant};
+
+use crate::batch::{Landing, Outcome, Peeked, Place, RxBatch, TxBatch};
+use crate::memory::{Piece, Slot};
+use crate::{Address, Armed, Datapath};
+
+/// Two datapaths that reach each other.
+pub struct Rig {
+    /// The one that sends.
+    pub a: Box<dyn Datapath>,
+    /// The one that receives.
+    pub b: Box<dyn Datapath>,
+}
+
+impl core::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Rig({:?} -> {:?})", self.a.address(), self.b.address())
+    }
+}
+
+/// The limit of everything here that waits.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs every check, each on a rig of its own.
+///
+/// # Panics
+/// When the datapath breaks its contract; the text says which part.
+pub fn all(mut rig: impl FnMut() -> Rig) {
+    frames_arrive_whole(&mut rig());
+    order_is_kept_and_nothing_repeated(&mut rig());
+    payload_is_gathered(&mut rig());
+    every_frame_has_an_outcome(&mut rig());
+    every_slot_comes_back(&mut rig());
+    nothing_waits(&mut rig());
+    a_sleeper_is_woken(&mut rig());
+    payload_lands_where_it_belongs(&mut rig());
+    closing_ends_it(rig());
+}
+
+/// The address of the receiving end.
+fn target(rig: &Rig) -> Address {
+    rig.b.address().expect("an opened datapath has an address")
+}
+
+/// A frame of `len` bytes that says its number.
+#[must_use]
+pub fn pattern(number: u64, len: usize) -> Vec<u8> {
+    // Every bit of the number is in the pattern, so that a changed number does not pass for another frame.
+    let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+    let mut bytes: Vec<u8> = (0..len).map(|at| (at as u64).wrapping_mul(31).wrapping_add(start) as u8).collect();
+    let head = len.min(8);
+    bytes[..head].copy_from_slice(&number.to_le_bytes()[..head]);
+    bytes
+}
+
+fn batch(datapath: &dyn Datapath, slots: u64) -> RxBatch {
+    let bytes = datapath.capabilities().slot_bytes;
+    RxBatch { free: (0..slots).map(|id| Slot::owned(id, bytes)).collect(), ..RxBatch::default() }
+}
+
+/// Receives until `count` frames have come, and gives the slots back.
+fn collect(datapath: &mut dyn Datapath, count: usize) -> Vec<Vec<u8>> {
+    let mut rx = batch(datapath, 16);
+    let (mut got, start) = (Vec::new(), Instant::now());
+    while got.len() < count {
+        datapath.receive(&mut rx, None);
+        for taken in rx.taken.drain(..) {
+            got.extend(taken.frames().map(<[u8]>::to_vec));
+            rx.free.push(taken.slot);
+        }
+        assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
+    }
+    got
+}
+
+/// Sends the batch, however often it takes, while the other end receives `count` frames.
+fn exchange(rig: &mut Rig, tx: &mut TxBatch<'_>, count: usize) -> Vec<Vec<u8>> {
+    let mut rx = batch(&*rig.b, 16);
+    let (mut got, start) = (Vec::new(), Instant::now());
+    while got.len() < count || !tx.is_done() {
+        rig.a.transmit(tx);
+        rig.b.receive(&mut rx, None);
+        for taken in rx.taken.drain(..) {
+            got.extend(taken.frames().map(<[u8]>::to_vec));
+            rx.free.push(taken.slot);
+        }
+        assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
+    }
+    got
+}
+
+/// Frames of every size from one byte to the limit arrive as they were.
+pub fn frames_arrive_whole(rig: &mut Rig) {
+    let limit = rig.a.frame_limit(target(rig));
+    assert!(limit >= 512 && limit <= rig.a.capabilities().max_frame, "a frame limit of {limit} bytes");
+    for len in [1, 7, 8, 9, 63, 64, 500, 512, limit / 2, limit - 1, limit] {
+        let mut tx = TxBatch::default();
+        tx.frame(target(rig), &pattern(len as u64, len), 0);
+        let got = exchange(rig, &mut tx, 1);
+        assert_eq!(got, [pattern(len as u64, len)], "a frame of {len} bytes");
+    }
+}
+
+/// Frames of one and of many sizes in one batch arrive in order, once each, in numbers that need several batches.
+pub fn order_is_kept_and_nothing_repeated(rig: &mut Rig) {
+    let to = target(rig);
+    let limit = rig.a.frame_limit(to).min(9000);
+    for round in 0..20u64 {
+        let sizes: Vec<usize> = (0..100)
+            .map(|n| if round % 2 == 0 { limit } else { 9 + (n * 97 + round as usize) % (limit - 9) })
+            .collect();
+        let mut tx = TxBatch::default();
+        for (number, len) in sizes.iter().enumerate() {
+            tx.frame(to, &pattern(number as u64, *len), number as u64);
+        }
+        let got = exchange(rig, &mut tx, sizes.len());
+        for (number, (frame, len)) in got.iter().zip(&sizes).enumerate() {
+            assert!(*frame == pattern(number as u64, *len), "frame {number} of round {round} is not what was sent");
+        }
+        assert_eq!(got.len(), sizes.len(), "frames were repeated");
+    }
+}
+
+/// A payload apart from its head arrives behind it.
+pub fn payload_is_gathered(rig: &mut Rig) {
+    let to = target(rig);
+    let payload = pattern(5, 400);
+    let mut tx = TxBatch::default();
+    for number in 0..50u64 {
+        let start = tx.buffer().len();
+        tx.buffer().extend_from_slice(&number.to_le_bytes());
+        let piece = (number % 3 != 0).then(|| Piece::of(&payload[number as usize..]));
+        tx.commit(to, start, piece, number);
+    }
+    for (number, frame) in exchange(rig, &mut tx, 50).iter().enumerate() {
+        let rest = if number % 3 == 0 { &[][..] } else { &payload[number..] };
+        assert_eq!((&frame[..8], &frame[8..]), (&(number as u64).to_le_bytes()[..], rest), "frame {number}");
+    }
+}
+
+/// What cannot be sent is refused by its outcome and holds nothing up.
+pub fn every_frame_has_an_outcome(rig: &mut Rig) {
+    let to = target(rig);
+    let too_large = rig.a.capabilities().max_frame + 8;
+    let mut tx = TxBatch::default();
+    tx.frame(to, &pattern(1, 100), 11);
+    tx.frame(to, &vec![0; too_large], 12);
+    tx.frame(to, &pattern(2, 100), 13);
+    let got = exchange(rig, &mut tx, 2);
+    assert_eq!(got, [pattern(1, 100), pattern(2, 100)]);
+    let outcomes: Vec<_> = tx.frames().iter().map(|frame| (frame.cookie, frame.outcome)).collect();
+    assert_eq!(outcomes, [(11, Outcome::Sent), (12, Outcome::TooLarge), (13, Outcome::Sent)]);
+    let stats = rig.a.stats();
+    assert_eq!((stats.sent_frames, stats.refused_frames), (2, 1));
+    assert_eq!(rig.b.stats().received_frames, 2);
+}
+
+/// Slots are in the batch afterwards, free or taken, each once; without slots nothing is lost that was not read.
+pub fn every_slot_comes_back(rig: &mut Rig) {
+    let to = target(rig);
+    let mut tx = TxBatch::default();
+    for number in 0..4 {
+        tx.frame(to, &pattern(number, 100 + number as usize), number);
+    }
+    while !tx.is_done() {
+        rig.a.transmit(&mut tx);
+    }
+    let mut rx = batch(&*rig.b, 0);
+    rig.b.receive(&mut rx, None);
+    assert!(rx.taken.is_empty() && rx.free.is_empty());
+    let mut rx = batch(&*rig.b, 3);
+    let start = Instant::now();
+    while rx.taken.iter().map(|taken| taken.frames().count()).sum::<usize>() < 3 {
+        rig.b.receive(&mut rx, None);
+        let mut ids: Vec<u64> = rx.free.iter().chain(rx.taken.iter().map(|taken| &taken.slot)).map(Slot::id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2], "a slot is missing or twice there");
+        assert!(start.elapsed() < PATIENCE, "frames that had no slot at first never came");
+    }
+    let seen = rx.taken.iter().map(|taken| taken.frames().count()).sum::<usize>();
+    drop(rx);
+    assert_eq!(collect(&mut *rig.b, 4 - seen).len(), 4 - seen);
+}
+
+/// Receiving with nothing there comes back at once with nothing, and sending nothing does nothing.
+pub fn nothing_waits(rig: &mut Rig) {
+    let mut rx = batch(&*rig.b, 2);
+    for _ in 0..100 {
+        assert_eq!(rig.b.receive(&mut rx, None).frames, 0);
+    }
+    assert_eq!((rx.free.len(), rig.a.transmit(&mut TxBatch::default()).sent), (2, 0));
+}
+
+/// Who armed and waits is woken by a frame; who arms with a frame there is told or woken.
+pub fn a_sleeper_is_woken(rig: &mut Rig) {
+    let to = target(rig);
+    let armed = rig.b.arm();
+    let Some(handle) = rig.b.wake_handle() else {
+        assert_eq!(armed, Armed::Poll, "a datapath without a handle asks to be polled");
+        return;
+    };
+    let handle = handle.try_clone_to_owned().expect("a handle can be duplicated");
+    assert_eq!(armed, Armed::Sleep, "there was nothing to receive");
+    let (tell, told) = std::sync::mpsc::channel();
+    let sleeper = std::thread::spawn(move || {
+        let _ = tell.send(wait_readable(&handle));
+    });
+    let mut tx = TxBatch::default();
+    tx.frame(to, &pattern(1, 64), 0);
+    while !tx.is_done() {
+        rig.a.transmit(&mut tx);
+    }
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "the sleeper was not woken");
+    sleeper.join().expect("the sleeper ends");
+    assert_eq!(collect(&mut *rig.b, 1), [pattern(1, 64)]);
+}
+
+fn wait_readable(handle: &std::os::fd::OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience)), Ok(1))
+}
+
+struct Into200 {
+    memory: Vec<u8>,
+    asked: usize,
+}
+
+impl Place for Into200 {
+    fn expects(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
+        self.asked += 1;
+        assert!(peeked.head.len() >= 16 && peeked.stride > 0 && peeked.len >= peeked.head.len().min(peeked.stride));
+        (peeked.head[8] == 1).then(|| Landing { memory: &mut self.memory, head_bytes: 16, token: 9 })
+    }
+}
+
+/// Payload goes where it is said to before it is read; what is not wanted there goes into a slot.
+pub fn payload_lands_where_it_belongs(rig: &mut Rig) {
+    if !rig.b.capabilities().places {
+        return;
+    }
+    let to = target(rig);
+    let mut tx = TxBatch::default();
+    let frames = 10;
+    for number in 0..frames as u64 {
+        let mut frame = pattern(number, 216);
+        frame[8] = u8::from(number != 0);
+        tx.frame(to, &frame, 0);
+        if number == 0 {
+            while !tx.is_done() {
+                rig.a.transmit(&mut tx);
+            }
+        }
+    }
+    while !tx.is_done() {
+        rig.a.transmit(&mut tx);
+    }
+    let mut rx = batch(&*rig.b, 16);
+    let (mut got, mut landed, start) = (0, 0, Instant::now());
+    while got < frames {
+        let mut place = Into200 { memory: vec![0; 200 * frames], asked: 0 };
+        rx.limit = 1;
+        got += rig.b.receive(&mut rx, Some(&mut place)).frames;
+        for taken in rx.taken.drain(..) {
+            assert!(taken.frames().all(|frame| frame[8] == 0), "what was placed is in a slot");
+            rx.free.push(taken.slot);
+        }
+        for one in rx.landed.drain(..) {
+            assert_eq!((one.token, one.head_bytes), (9, 16));
+            for n in 0..one.count() {
+                let head = &rx.heads[one.heads.clone()][n * 16..n * 16 + 16];
+                let number = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+                assert_eq!(place.memory[one.payload(n)], pattern(number, 216)[16..], "the payload of frame {number}");
+                landed += 1;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "of {frames} frames only {got} have come");
+    }
+    assert_eq!(landed, frames - 1);
+}
+
+/// A closed datapath has no address, refuses frames, receives nothing, and can be opened again.
+pub fn closing_ends_it(mut rig: Rig) {
+    let to = target(&rig);
+    rig.a.close();
+    rig.a.close();
+    assert_eq!(rig.a.address(), None);
+    let mut tx = TxBatch::default();
+    tx.frame(to, b"late", 0);
+    assert_eq!(rig.a.transmit(&mut tx).refused, 1);
+    assert_eq!(tx.frames()[0].outcome, Outcome::Failed);
+    assert_eq!(rig.a.receive(&mut RxBatch::default(), None).frames, 0);
+    rig.a.open().expect("it opens again");
+    let mut tx = TxBatch::default();
+    tx.frame(to, b"once more", 0);
+    assert_eq!(exchange(&mut rig, &mut tx, 1), [b"once more"]);
+}

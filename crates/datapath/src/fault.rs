@@ -1,0 +1,237 @@
+//! A wrapper that spoils what is sent, by a seed: it loses, repeats, delays, changes and cuts, and counts what it did.
+//!
+//! Faults are on the sending side, so that each wrapper is one direction; both directions are two wrappers. What is injected
+//! is known exactly ([`Control::injected`]): tests hold the counters of the system against it.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+
+/// How often what happens to a frame, each in parts of a million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// It never arrives.
+    pub lose_ppm: u32,
+    /// It arrives twice.
+    pub repeat_ppm: u32,
+    /// It is held back until some later frames have gone.
+    pub delay_ppm: u32,
+    /// One of its bytes is changed.
+    pub change_ppm: u32,
+    /// Nothing goes through at all.
+    pub cut: bool,
+}
+
+/// What was done so far, in frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Injected {
+    /// Frames that were handed in.
+    pub seen: u64,
+    /// Lost.
+    pub lost: u64,
+    /// Sent twice.
+    pub repeated: u64,
+    /// Held back.
+    pub delayed: u64,
+    /// Changed.
+    pub changed: u64,
+    /// Lost because the link was cut.
+    pub cut: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    plan: Plan,
+    injected: Injected,
+}
+
+/// Changes the plan while the datapath works, from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this happens.
+    pub fn set(&self, plan: Plan) {
+        self.lock().plan = plan;
+    }
+
+    /// Cuts the link, or mends it.
+    pub fn cut(&self, cut: bool) {
+        self.lock().plan.cut = cut;
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn injected(&self) -> Injected {
+        self.lock().injected
+    }
+}
+
+/// A datapath that spoils what another one sends.
+#[derive(Debug)]
+pub struct Faulty<D> {
+    inner: D,
+    control: Control,
+    random: u64,
+    /// Held back: how many frames must go before, where to, what.
+    held: VecDeque<(u32, Address, Vec<u8>)>,
+    /// Taken over from the caller, not yet from the technology.
+    out: TxBatch<'static>,
+}
+
+impl<D: Datapath> Faulty<D> {
+    /// Wraps a datapath; the same seed and frames give the same faults.
+    #[must_use]
+    pub fn new(inner: D, plan: Plan, seed: u64) -> Self {
+        let control = Control::default();
+        control.set(plan);
+        Self { inner, control, random: seed, held: VecDeque::new(), out: TxBatch::default() }
+    }
+
+    /// The handle by which the plan is changed.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// A number below `below`, from a sequence that the seed decides (SplitMix64).
+    fn random(&mut self, below: u32) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let high = (z ^ (z >> 31)) >> 32;
+        u32::try_from((high * u64::from(below)) >> 32).unwrap_or(0)
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.random(1_000_000) < ppm
+    }
+
+    fn release(&mut self) {
+        for held in &mut self.held {
+            held.0 = held.0.saturating_sub(1);
+        }
+        while self.held.front().is_some_and(|held| held.0 == 0) {
+            if let Some((_, to, bytes)) = self.held.pop_front() {
+                self.out.frame(to, &bytes, 0);
+            }
+        }
+    }
+
+    fn spoil(&mut self, to: Address, mut bytes: Vec<u8>) {
+        let plan = self.control.lock().plan;
+        let lost = self.chance(plan.lose_ppm);
+        let repeated = self.chance(plan.repeat_ppm);
+        let delayed = self.chance(plan.delay_ppm);
+        let changed = !bytes.is_empty() && self.chance(plan.change_ppm);
+        let (at, flip) = (self.random(u32::try_from(bytes.len().max(1)).unwrap_or(1)) as usize, self.random(255) + 1);
+        let after = 1 + self.random(8);
+        let mut shared = self.control.lock();
+        let injected = &mut shared.injected;
+        injected.seen += 1;
+        if plan.cut {
+            injected.cut += 1;
+            return;
+        }
+        if lost {
+            injected.lost += 1;
+            return;
+        }
+        injected.repeated += u64::from(repeated);
+        injected.delayed += u64::from(delayed);
+        injected.changed += u64::from(changed);
+        drop(shared);
+        if repeated {
+            self.out.frame(to, &bytes, 0);
+        }
+        if changed && let Some(byte) = bytes.get_mut(at) {
+            *byte ^= flip.to_le_bytes()[0];
+        }
+        if delayed {
+            self.held.push_back((after, to, bytes));
+        } else {
+            self.out.frame(to, &bytes, 0);
+        }
+    }
+}
+
+impl<D: Datapath> Datapath for Faulty<D> {
+    fn capabilities(&self) -> Capabilities {
+        // Changes are made above whatever the technology checks.
+        Capabilities { detects_changes: false, ..self.inner.capabilities() }
+    }
+
+    fn open(&mut self) -> Result<(), DatapathError> {
+        self.inner.open()
+    }
+
+    fn address(&self) -> Option<Address> {
+        self.inner.address()
+    }
+
+    fn frame_limit(&mut self, to: Address) -> usize {
+        self.inner.frame_limit(to)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        let mut report = TxReport::default();
+        loop {
+            if !self.out.is_done() {
+                self.inner.transmit(&mut self.out);
+            }
+            // What was taken over earlier goes first; if it cannot, nothing more is taken.
+            if !self.out.is_done() {
+                break;
+            }
+            self.out.clear();
+            let Some(frame) = batch.pending().first() else { break };
+            if self.inner.address().is_none() || frame.len() > self.inner.capabilities().max_frame {
+                let outcome = if self.inner.address().is_none() { Outcome::Failed } else { Outcome::TooLarge };
+                batch.settle(1, outcome);
+                report.refused += 1;
+                continue;
+            }
+            let mut bytes = Vec::with_capacity(frame.len());
+            batch.copy_to(frame, &mut bytes);
+            let to = frame.to;
+            batch.settle(1, Outcome::Sent);
+            report.sent += 1;
+            self.spoil(to, bytes);
+            self.release();
+        }
+        report.pending = batch.pending().len();
+        report
+    }
+
+    fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
+        self.inner.receive(batch, place)
+    }
+
+    fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.wake_handle()
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.inner.arm()
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn close(&mut self) {
+        self.held.clear();
+        self.out.clear();
+        self.inner.close();
+    }
+}

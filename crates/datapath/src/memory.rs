@@ -1,0 +1,169 @@
+//! Memory that a datapath writes to or reads from, and who owns it.
+//!
+//! A [`Slot`] is moved, never shared: whoever has the value may write to the memory. So ownership is what the compiler
+//! checks, and a batch that comes back says where every slot is. A [`Piece`] is payload to be read, which a client may still
+//! be able to change: it is never made into a reference, only handed to the technology.
+//!
+//! Invariants:
+//! - `INV-MEM-1` The memory of a slot is mapped and writable, and used by nobody else in this process, for as long as the
+//!   value exists. Whoever made it with [`Slot::from_raw`] promised so; [`Slot::owned`] allocates it.
+//! - `INV-MEM-2` The memory of a piece stays mapped until its frame has an outcome (and is done, with
+//!   [`crate::Foreign::InPlace`]). Whoever made it with [`Piece::from_raw`] promised so; [`Piece::of`] borrows it.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// Memory to receive into.
+#[derive(Debug)]
+pub struct Slot {
+    id: u64,
+    base: NonNull<u8>,
+    len: usize,
+    owned: bool,
+}
+
+// SAFETY: INV-MEM-1, the value alone gives access to the memory, wherever it goes.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// A slot over memory of the caller's; `id` is the caller's name for it.
+    ///
+    /// # Safety
+    /// `base` is valid for reads and writes of `len` bytes until the value is dropped or forgotten, and nothing else in this
+    /// process reads or writes there while it exists. Other processes may read.
+    #[must_use]
+    pub unsafe fn from_raw(id: u64, base: NonNull<u8>, len: usize) -> Self {
+        Self { id, base, len, owned: false }
+    }
+
+    /// A slot over memory that is allocated with it and goes with it.
+    #[must_use]
+    pub fn owned(id: u64, len: usize) -> Self {
+        let memory = Box::leak(vec![0u8; len].into_boxed_slice());
+        Self { id, base: NonNull::from(&mut *memory).cast(), len, owned: true }
+    }
+
+    /// The caller's name for it.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: INV-MEM-1.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// Its bytes, to be written.
+    #[inline]
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: INV-MEM-1, and `&mut self` is the only way in.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.owned {
+            let memory = core::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.len);
+            // SAFETY: `owned` leaked exactly this box, and the value is dropped once.
+            drop(unsafe { Box::from_raw(memory) });
+        }
+    }
+}
+
+/// Payload to be gathered from where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'m> {
+    base: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m [u8]>,
+}
+
+// SAFETY: INV-MEM-2; a piece gives nobody more than an address and a length.
+unsafe impl Send for Piece<'_> {}
+
+impl<'m> Piece<'m> {
+    /// Payload in memory that nobody changes.
+    #[must_use]
+    pub fn of(bytes: &'m [u8]) -> Self {
+        Self { base: NonNull::from(bytes).cast(), len: bytes.len(), memory: PhantomData }
+    }
+
+    /// Payload in memory that another process may change meanwhile: what is sent is then whatever was there.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `len` bytes until the frame that it is added to is done with.
+    #[must_use]
+    pub const unsafe fn from_raw(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, memory: PhantomData }
+    }
+
+    /// Where it lies. To be handed to the technology, or copied from; never to be made into a reference.
+    #[inline]
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies it to the end of `out`.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len);
+        let at = out.len();
+        let to = out.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: INV-MEM-2 for the source; `reserve` made room at the target, which is another allocation.
+        unsafe { core::ptr::copy_nonoverlapping(self.base.as_ptr(), to, self.len) };
+        // SAFETY: the bytes up to there were just written.
+        unsafe { out.set_len(at + self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_pieces_are_the_bytes_they_were_made_of() {
+        let mut slot = Slot::owned(3, 16);
+        slot.bytes_mut()[..4].copy_from_slice(b"abcd");
+        let mut out = vec![b'x'];
+        Piece::of(&slot.bytes()[1..4]).copy_to(&mut out);
+        assert_eq!((out.as_slice(), slot.id(), slot.len()), (&b"xbcd"[..], 3, 16));
+        let mut memory = [0u8; 8];
+        // SAFETY: `memory` outlives the slot and is not touched meanwhile.
+        let mut raw = unsafe { Slot::from_raw(1, NonNull::from(&mut memory).cast(), 8) };
+        raw.bytes_mut()[7] = 9;
+        drop(raw);
+        assert_eq!(memory[7], 9);
+    }
+}

@@ -1,0 +1,240 @@
+//! INSANE over kernel UDP.
+//!
+//! Purpose: a [`Datapath`] that gets out of kernel sockets what they can give: frames of one size to one address go to the
+//! kernel as one piece (UDP_SEGMENT) and come from it joined (UDP_GRO), many such pieces a system call (`sendmmsg`,
+//! `recvmmsg`), into the caller's slots, and large messages straight to where they belong (peeked at, then scattered).
+//! Nothing ever waits. The path's MTU is respected: frames are never cut by IP. Non-purpose: what is in the frames.
+//!
+//! Layer: a datapath. `unsafe` is in `sys` alone, for the calls that no safe crate offers.
+//!
+//! ```
+//! use insane_datapath::Datapath;
+//! use insane_datapath_udp::{UdpConfig, UdpDatapath};
+//!
+//! let mut udp = UdpDatapath::new(UdpConfig::new("127.0.0.1:0".parse().unwrap()));
+//! udp.open().unwrap();
+//! println!("at {}, {:?}", udp.address().unwrap(), udp.notes());
+//! ```
+
+mod config;
+mod receive;
+mod sys;
+mod transmit;
+
+pub use config::UdpConfig;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use insane_datapath::batch::{PEEK_BYTES, Place, RxBatch, RxReport, TxBatch, TxReport};
+use insane_datapath::memory::Slot;
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+
+/// The most bytes that UDP over IPv4 carries in a datagram.
+const MAX_V4: usize = 65_507;
+
+/// The most bytes that UDP over IPv6 carries in a datagram.
+const MAX_V6: usize = 65_487;
+
+/// What IPv4 and UDP add to a frame, in bytes.
+const HEADERS_V4: usize = 28;
+
+/// What IPv6 and UDP add to a frame, in bytes.
+const HEADERS_V6: usize = 48;
+
+/// A slot that joined frames always fit in.
+const SLOT_BYTES: usize = 65_536;
+
+/// A UDP socket as a datapath.
+#[derive(Debug)]
+pub struct UdpDatapath {
+    config: UdpConfig,
+    socket: Option<OwnedFd>,
+    /// Never used to send: it is connected to peers to ask for their path's MTU.
+    probe: Option<OwnedFd>,
+    address: Option<SocketAddr>,
+    /// Whether the kernel cuts pieces into segments; off when it has refused to.
+    segmentation: bool,
+    notes: Vec<String>,
+    stats: Stats,
+    out: sys::Messages,
+    into: sys::Messages,
+    /// The frames of each message in `out`.
+    runs: Vec<usize>,
+    filling: Vec<Slot>,
+    peeked: [u8; PEEK_BYTES],
+    overruns: u32,
+}
+
+fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> DatapathError {
+    move |e| DatapathError::System { call, source: e.into() }
+}
+
+impl UdpDatapath {
+    /// A datapath, closed.
+    #[must_use]
+    pub fn new(config: UdpConfig) -> Self {
+        Self {
+            config,
+            socket: None,
+            probe: None,
+            address: None,
+            segmentation: false,
+            notes: Vec::new(),
+            stats: Stats::default(),
+            out: sys::Messages::new(),
+            into: sys::Messages::new(),
+            runs: Vec::new(),
+            filling: Vec::new(),
+            peeked: [0; PEEK_BYTES],
+            overruns: 0,
+        }
+    }
+
+    /// What the kernel refused or gave less of than was asked, in words for `doctor` and the log.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn family(&self) -> AddressFamily {
+        if self.config.bind.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+    }
+
+    fn new_socket(&mut self) -> Result<OwnedFd, DatapathError> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(self.family(), SocketType::DGRAM, flags, None).map_err(system("socket"))?;
+        // Never cut by IP: a lost fragment costs the whole, and the runtime cuts by itself.
+        if self.config.bind.is_ipv4() {
+            sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).map_err(system("IP_MTU_DISCOVER"))?;
+        } else {
+            sockopt::set_ipv6_v6only(&socket, true).map_err(system("IPV6_V6ONLY"))?;
+            sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO).map_err(system("IPV6_MTU_DISCOVER"))?;
+        }
+        if let Some(interface) = &self.config.interface {
+            sys::bind_to_interface(socket.as_fd(), interface)
+                .map_err(|source| DatapathError::System { call: "SO_BINDTODEVICE", source })?;
+        }
+        Ok(socket)
+    }
+
+    /// Asks for buffers, with force where that is allowed, and notes what is missing.
+    fn size_buffers(&mut self, socket: &OwnedFd) {
+        let (receive, send) = (self.config.receive_buffer, self.config.send_buffer);
+        if sockopt::set_socket_recv_buffer_size_force(socket, receive).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(socket, receive);
+        }
+        if sockopt::set_socket_send_buffer_size_force(socket, send).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(socket, send);
+        }
+        // The kernel doubles what it is asked for, for its own needs, and says the double.
+        let given = [sockopt::socket_recv_buffer_size(socket), sockopt::socket_send_buffer_size(socket)];
+        for ((asked, given), (what, limit)) in
+            [receive, send].into_iter().zip(given).zip([("receive", "rmem_max"), ("send", "wmem_max")])
+        {
+            let given = given.unwrap_or(0) / 2;
+            if given < asked {
+                self.notes.push(format!(
+                    "the {what} buffer has {given} bytes instead of {asked}: raise net.core.{limit} or give the runtime \
+                     CAP_NET_ADMIN"
+                ));
+            }
+        }
+    }
+
+    fn set_options(&mut self, socket: &OwnedFd) {
+        let on = |option, value| sys::set(socket.as_fd(), option, value);
+        if self.config.joined_receive
+            && let Err(e) = on(sys::SocketOption::Gro, 1)
+        {
+            self.notes.push(format!("frames are received one by one: UDP_GRO: {e}"));
+        }
+        if let Err(e) = on(sys::SocketOption::CountOverruns, 1) {
+            self.notes.push(format!("datagrams that the socket drops are not counted: SO_RXQ_OVFL: {e}"));
+        }
+        if let Some(time) = self.config.busy_poll
+            && let Err(e) = on(sys::SocketOption::BusyPoll, i32::try_from(time.as_micros()).unwrap_or(i32::MAX))
+        {
+            self.notes.push(format!("the device is not polled: SO_BUSY_POLL: {e}; it takes CAP_NET_ADMIN"));
+        }
+    }
+
+    /// What UDP can carry to this family at most.
+    fn family_limit(&self) -> (usize, usize) {
+        if self.config.bind.is_ipv4() { (MAX_V4, HEADERS_V4) } else { (MAX_V6, HEADERS_V6) }
+    }
+}
+
+impl Datapath for UdpDatapath {
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::plain("udp", self.family_limit().0);
+        can.slot_bytes = SLOT_BYTES;
+        can.burst = 256;
+        can.foreign = Foreign::Gathers;
+        can.places = true;
+        can.detects_changes = true;
+        can
+    }
+
+    fn open(&mut self) -> Result<(), DatapathError> {
+        if self.socket.is_some() {
+            return Ok(());
+        }
+        self.notes.clear();
+        let socket = self.new_socket()?;
+        self.size_buffers(&socket);
+        self.set_options(&socket);
+        net::bind(&socket, &self.config.bind).map_err(system("bind"))?;
+        let address = net::getsockname(&socket).map_err(system("getsockname"))?;
+        self.address = SocketAddr::try_from(address).ok();
+        self.probe = Some(self.new_socket()?);
+        self.segmentation = self.config.segmentation;
+        self.stats = Stats::default();
+        self.overruns = 0;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    fn address(&self) -> Option<Address> {
+        self.address.map(Address::Ip)
+    }
+
+    fn frame_limit(&mut self, to: Address) -> usize {
+        let (most, headers) = self.family_limit();
+        let (Address::Ip(to), Some(probe)) = (to, &self.probe) else { return most };
+        if net::connect(probe, &to).is_err() {
+            return most;
+        }
+        let mtu = if to.is_ipv4() { sockopt::ip_mtu(probe) } else { sockopt::ipv6_mtu(probe) };
+        mtu.map_or(most, |mtu| (mtu as usize).saturating_sub(headers).min(most))
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        self.send_batch(batch)
+    }
+
+    fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
+        self.receive_batch(batch, place)
+    }
+
+    fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    fn arm(&mut self) -> Armed {
+        // The socket stays readable as long as something is there, so nothing can be missed.
+        if self.socket.is_some() { Armed::Sleep } else { Armed::Poll }
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn close(&mut self) {
+        self.socket = None;
+        self.probe = None;
+        self.address = None;
+    }
+}

@@ -1,0 +1,171 @@
+//! Receiving: into slots, or, after a look at the head, straight to where the payload belongs.
+
+use std::os::fd::AsFd;
+
+use insane_datapath::Address;
+use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+
+use crate::sys::{Arrived, MAX_MESSAGES, MAX_PIECES, Messages};
+use crate::{SLOT_BYTES, UdpDatapath};
+
+/// How many slots the first call offers: most calls find little.
+const FIRST: usize = 2;
+
+impl UdpDatapath {
+    pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
+        batch.landed.clear();
+        batch.heads.clear();
+        let mut report = RxReport::default();
+        let (mut pieces, mut want) = (0, FIRST);
+        while pieces < batch.limit {
+            if let Some(place) = place.as_deref_mut().filter(|place| place.expects()) {
+                match self.receive_placed(batch, place, &mut report) {
+                    Some(true) => {
+                        pieces += 1;
+                        continue;
+                    }
+                    // Nothing there.
+                    None => return report,
+                    // Not wanted there: the next goes into a slot.
+                    Some(false) => want = 1,
+                }
+            }
+            let offered = want.min(batch.limit - pieces).min(MAX_MESSAGES);
+            let Some((came, offered)) = self.receive_slots(batch, offered, &mut report) else { break };
+            pieces += came;
+            if came < offered {
+                return report;
+            }
+            want = MAX_MESSAGES;
+        }
+        report.more = true;
+        report
+    }
+
+    /// Receives into up to `want` slots; says how many pieces came, and how many slots were offered. `None` without slots,
+    /// or closed.
+    fn receive_slots(&mut self, batch: &mut RxBatch, want: usize, report: &mut RxReport) -> Option<(usize, usize)> {
+        let socket = self.socket.as_ref()?;
+        self.into.clear();
+        while self.filling.len() < want {
+            let Some(mut slot) = batch.free.pop() else { break };
+            debug_assert!(slot.len() >= SLOT_BYTES, "see Capabilities::slot_bytes");
+            let first = self.into.pieces();
+            let memory = slot.bytes_mut();
+            self.into.piece(memory.as_mut_ptr(), memory.len(), true);
+            self.into.push(first, None, None);
+            self.filling.push(slot);
+        }
+        let offered = self.filling.len();
+        if offered == 0 {
+            return None;
+        }
+        self.stats.calls += 1;
+        // An error is an answer to something that was sent, or the socket's end; either way nothing came.
+        let came = self.into.receive(socket.as_fd(), 0).unwrap_or(0);
+        for (n, slot) in self.filling.drain(..).enumerate() {
+            if n >= came {
+                batch.free.push(slot);
+                continue;
+            }
+            let arrived = self.into.arrived(n);
+            count_overruns(&mut self.stats.overruns, &mut self.overruns, arrived);
+            match arrived.from {
+                Some(from) if !arrived.truncated && arrived.len > 0 => {
+                    let stride = arrived.segment.unwrap_or(arrived.len).min(arrived.len);
+                    let frames = arrived.len.div_ceil(stride);
+                    report.frames += frames;
+                    self.stats.received_frames += frames as u64;
+                    self.stats.received_bytes += arrived.len as u64;
+                    batch.taken.push(Taken { slot, len: arrived.len, stride, from: Address::Ip(from) });
+                }
+                _ => {
+                    self.stats.spoiled += 1;
+                    batch.free.push(slot);
+                }
+            }
+        }
+        Some((came, offered))
+    }
+
+    /// Looks at the next piece and, if it is wanted elsewhere, receives it there. `Some(false)`: it is for a slot.
+    fn receive_placed(&mut self, batch: &mut RxBatch, place: &mut dyn Place, report: &mut RxReport) -> Option<bool> {
+        let socket = self.socket.as_ref()?;
+        self.into.clear();
+        self.into.piece(self.peeked.as_mut_ptr(), self.peeked.len(), true);
+        self.into.push(0, None, None);
+        self.stats.calls += 1;
+        let came = self.into.receive(socket.as_fd(), libc::MSG_PEEK | libc::MSG_TRUNC).unwrap_or(0);
+        if came == 0 {
+            return None;
+        }
+        let seen = self.into.arrived(0);
+        let Some(from) = seen.from.filter(|_| seen.len > 0) else { return Some(false) };
+        let stride = seen.segment.unwrap_or(seen.len).min(seen.len);
+        let head = self.peeked.get(..seen.len.min(self.peeked.len())).unwrap_or(&[]);
+        let peeked = Peeked { head, len: seen.len, stride, from: Address::Ip(from) };
+        let Some(landing) = place.place(peeked) else { return Some(false) };
+        let frames = seen.len.div_ceil(stride);
+        let Some(plan) = plan(&mut self.into, batch, landing, seen.len, stride) else { return Some(false) };
+        let Plan { heads, head_bytes, token } = plan;
+        self.stats.calls += 1;
+        let came = self.into.receive(socket.as_fd(), 0).unwrap_or(0);
+        if came == 0 {
+            return None;
+        }
+        let got = self.into.arrived(0);
+        count_overruns(&mut self.stats.overruns, &mut self.overruns, got);
+        let same_head = batch.heads.get(heads.start..heads.start + head_bytes) == self.peeked.get(..head_bytes);
+        if got.truncated || got.len != seen.len || got.from != Some(from) || !same_head {
+            // What was peeked at is gone (a wrong checksum) and this is another: it lies where it does not belong.
+            self.stats.spoiled += 1;
+            batch.heads.truncate(heads.start);
+            return Some(true);
+        }
+        report.frames += frames;
+        self.stats.received_frames += frames as u64;
+        self.stats.received_bytes += got.len as u64;
+        self.stats.placed += 1;
+        batch.landed.push(Landed { token, heads, head_bytes, stride, len: got.len, from: Address::Ip(from) });
+        Some(true)
+    }
+}
+
+/// What [`plan`] planned.
+struct Plan {
+    heads: core::ops::Range<usize>,
+    head_bytes: usize,
+    token: u64,
+}
+
+/// The kernel counts in 32 bits that wrap.
+fn count_overruns(total: &mut u64, last: &mut u32, arrived: Arrived) {
+    if let Some(now) = arrived.overruns {
+        *total += u64::from(now.wrapping_sub(*last));
+        *last = now;
+    }
+}
+
+/// Makes one message that puts heads and payloads of `len` bytes of frames in turn where they belong.
+fn plan(into: &mut Messages, batch: &mut RxBatch, landing: Landing<'_>, len: usize, stride: usize) -> Option<Plan> {
+    let Landing { memory, head_bytes, token } = landing;
+    let frames = len.div_ceil(stride);
+    let last = len - (frames - 1) * stride;
+    let fits = head_bytes > 0 && head_bytes < stride && head_bytes <= last && head_bytes <= PEEK_BYTES;
+    if !fits || memory.len() < len - frames * head_bytes || frames * 2 > MAX_PIECES {
+        return None;
+    }
+    let start = batch.heads.len();
+    batch.heads.resize(start + frames * head_bytes, 0);
+    into.clear();
+    let heads = batch.heads.get_mut(start..)?.chunks_mut(head_bytes);
+    for (n, (head, body)) in heads.zip(memory.chunks_mut(stride - head_bytes).map(Some).chain([None])).enumerate() {
+        into.piece(head.as_mut_ptr(), head.len(), n == 0);
+        let payload = (len - n * stride).min(stride) - head_bytes;
+        if let Some(body) = body.and_then(|body| body.get_mut(..payload)).filter(|body| !body.is_empty()) {
+            into.piece(body.as_mut_ptr(), body.len(), false);
+        }
+    }
+    into.push(0, None, None);
+    Some(Plan { heads: start..start + frames * head_bytes, head_bytes, token })
+}

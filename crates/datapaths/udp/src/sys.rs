@@ -1,0 +1,274 @@
+//! The system calls that no safe crate offers as they are needed: `sendmmsg` with a segment size of its own for each
+//! message, `recvmmsg` into memory that is named by address, and three socket options (see ADR 11).
+//!
+//! Invariants:
+//! - `INV-UDP-1` Every address in an `iovec` is of memory that stays mapped during the call: a batch's own bytes, a piece
+//!   (`INV-MEM-2`), a free slot (`INV-MEM-1`) or a landing that is borrowed mutably.
+//! - `INV-UDP-2` Headers point to `iovec`s, names and control buffers that are owned by the same [`Messages`] and are not
+//!   moved between [`Messages::push`] and the call: the vectors were given their room before the first push, and never
+//!   grow over it.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The most messages of one call.
+pub(crate) const MAX_MESSAGES: usize = 16;
+
+/// The most pieces of all messages of one call, and the kernel's limit for one message.
+pub(crate) const MAX_PIECES: usize = 1024;
+
+/// Room for two control messages of four bytes each.
+const CONTROL_BYTES: usize = 64;
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+/// The messages of one call.
+pub(crate) struct Messages {
+    headers: Vec<libc::mmsghdr>,
+    iovecs: Vec<libc::iovec>,
+    names: Vec<libc::sockaddr_storage>,
+    controls: Vec<Control>,
+}
+
+// SAFETY: INV-UDP-2, the pointers inside lead to its own memory, or are used in the call alone that follows their setting.
+unsafe impl Send for Messages {}
+
+impl core::fmt::Debug for Messages {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Messages({} in {} pieces)", self.headers.len(), self.iovecs.len())
+    }
+}
+
+/// One received message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrived {
+    /// Its whole length, also of what did not fit when [`libc::MSG_TRUNC`] was asked for.
+    pub(crate) len: usize,
+    pub(crate) truncated: bool,
+    pub(crate) from: Option<SocketAddr>,
+    /// The size of the frames that the kernel joined, if it did.
+    pub(crate) segment: Option<usize>,
+    /// How many datagrams the socket's buffer has dropped since it was opened, if the kernel says.
+    pub(crate) overruns: Option<u32>,
+}
+
+impl Messages {
+    pub(crate) fn new() -> Self {
+        Self {
+            headers: Vec::with_capacity(MAX_MESSAGES),
+            iovecs: Vec::with_capacity(MAX_PIECES),
+            names: Vec::with_capacity(MAX_MESSAGES),
+            controls: Vec::with_capacity(MAX_MESSAGES),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.headers.clear();
+        self.iovecs.clear();
+        self.names.clear();
+        self.controls.clear();
+    }
+
+    /// Pieces that are left for further messages.
+    pub(crate) fn room(&self) -> usize {
+        if self.headers.len() < MAX_MESSAGES { MAX_PIECES - self.iovecs.len() } else { 0 }
+    }
+
+    /// Adds a piece to the message that the next [`Messages::push`] makes. Adjoining pieces become one.
+    pub(crate) fn piece(&mut self, base: *const u8, len: usize, first: bool) {
+        assert!(self.iovecs.len() < MAX_PIECES);
+        if !first
+            && let Some(last) = self.iovecs.last_mut()
+            && last.iov_base.cast_const().cast::<u8>().wrapping_add(last.iov_len) == base
+        {
+            last.iov_len += len;
+            return;
+        }
+        self.iovecs.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len });
+    }
+
+    /// How many pieces there are; what [`Messages::push`] is told.
+    pub(crate) fn pieces(&self) -> usize {
+        self.iovecs.len()
+    }
+
+    /// Makes a message of the pieces from `first` on. With `to` it is sent there, in segments of `segment` bytes if given;
+    /// without it is one to receive.
+    pub(crate) fn push(&mut self, first: usize, to: Option<&SocketAddr>, segment: Option<u16>) {
+        assert!(self.headers.len() < MAX_MESSAGES && first <= self.iovecs.len());
+        // SAFETY: all of these are plain data of the C library, for which zero is a value.
+        let (mut header, mut name) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::sockaddr_storage>()) };
+        let mut control = Control([0; CONTROL_BYTES]);
+        let message = &mut header.msg_hdr;
+        message.msg_namelen = match to {
+            Some(to) => write_name(to, &mut name),
+            None => size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+        };
+        message.msg_controllen = match (to, segment) {
+            (None, _) => CONTROL_BYTES as _,
+            (Some(_), Some(size)) => write_segment(size, &mut control) as _,
+            (Some(_), None) => 0,
+        };
+        self.names.push(name);
+        self.controls.push(control);
+        let at = self.headers.len();
+        message.msg_name = (&raw mut self.names[at]).cast();
+        if message.msg_controllen > 0 {
+            message.msg_control = (&raw mut self.controls[at]).cast();
+        }
+        message.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(first);
+        message.msg_iovlen = (self.iovecs.len() - first) as _;
+        self.headers.push(header);
+    }
+
+    /// Sends them from number `from` on, without waiting; says how many went.
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
+        let headers = &mut self.headers[from..];
+        let count = headers.len() as libc::c_uint;
+        // SAFETY: INV-UDP-1 and INV-UDP-2.
+        let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives into them without waiting; says how many came, 0 if nothing is there.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<usize> {
+        let (count, flags) = (self.headers.len() as libc::c_uint, flags | libc::MSG_DONTWAIT);
+        let (fd, headers) = (socket.as_raw_fd(), self.headers.as_mut_ptr());
+        // SAFETY: INV-UDP-1 and INV-UDP-2; no time-out is given.
+        let came = unsafe { libc::recvmmsg(fd, headers, count, flags, core::ptr::null_mut()) };
+        match usize::try_from(came) {
+            Ok(came) => Ok(came),
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// What came as message `n` of the last call.
+    pub(crate) fn arrived(&self, n: usize) -> Arrived {
+        let header = &self.headers[n];
+        let (mut segment, mut overruns) = (None, None);
+        // SAFETY: the kernel wrote the control length; the buffer is `controls[n]` (INV-UDP-2).
+        let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr) };
+        while !at.is_null() {
+            // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give headers that lie in the buffer whole.
+            let cmsg = unsafe { at.read_unaligned() };
+            // SAFETY: as above; both kinds carry four bytes, and the length says that they are there.
+            let data = unsafe { libc::CMSG_DATA(at) };
+            let whole = cmsg.cmsg_len >= cmsg_len(4);
+            if whole && cmsg.cmsg_level == libc::SOL_UDP && cmsg.cmsg_type == libc::UDP_GRO {
+                // SAFETY: four bytes, see above.
+                segment = usize::try_from(unsafe { data.cast::<i32>().read_unaligned() }).ok().filter(|&s| s > 0);
+            } else if whole && cmsg.cmsg_level == libc::SOL_SOCKET && cmsg.cmsg_type == libc::SO_RXQ_OVFL {
+                // SAFETY: four bytes, see above.
+                overruns = Some(unsafe { data.cast::<u32>().read_unaligned() });
+            }
+            // SAFETY: as CMSG_FIRSTHDR.
+            at = unsafe { libc::CMSG_NXTHDR(&raw const header.msg_hdr, at) };
+        }
+        let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        Arrived { len: header.msg_len as usize, truncated, from: read_name(&self.names[n]), segment, overruns }
+    }
+}
+
+fn cmsg_len(data: u32) -> usize {
+    // SAFETY: CMSG_LEN only computes.
+    unsafe { libc::CMSG_LEN(data) as usize }
+}
+
+/// Writes the control message that says the size of the segments; says how long it is.
+fn write_segment(size: u16, control: &mut Control) -> usize {
+    let head = libc::cmsghdr { cmsg_len: cmsg_len(2) as _, cmsg_level: libc::SOL_UDP, cmsg_type: libc::UDP_SEGMENT };
+    let base = control.0.as_mut_ptr();
+    // SAFETY: the buffer is 64 bytes, aligned for a header.
+    unsafe { base.cast::<libc::cmsghdr>().write(head) };
+    let data = cmsg_len(0);
+    control.0[data..data + 2].copy_from_slice(&size.to_ne_bytes());
+    // SAFETY: CMSG_SPACE only computes.
+    unsafe { libc::CMSG_SPACE(2) as usize }
+}
+
+fn write_name(address: &SocketAddr, name: &mut libc::sockaddr_storage) -> libc::socklen_t {
+    let to = &raw mut *name;
+    match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is as large and as aligned as every socket address.
+            unsafe { to.cast::<libc::sockaddr_in>().write(raw) };
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { to.cast::<libc::sockaddr_in6>().write(raw) };
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let from = &raw const *name;
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the storage holds an address of the family that it says.
+            let raw = unsafe { from.cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(raw.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let raw = unsafe { from.cast::<libc::sockaddr_in6>().read() };
+            let (ip, port) = (Ipv6Addr::from(raw.sin6_addr.s6_addr), u16::from_be(raw.sin6_port));
+            // A flow label is no part of who somebody is.
+            Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id)))
+        }
+        _ => None,
+    }
+}
+
+/// A socket option of the size of an int.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SocketOption {
+    /// The kernel may hand over datagrams of one length and sender joined.
+    Gro,
+    /// It says how many datagrams the socket's buffer has dropped.
+    CountOverruns,
+    /// How long, in microseconds, a call that finds nothing polls the device.
+    BusyPoll,
+}
+
+pub(crate) fn set(socket: BorrowedFd<'_>, option: SocketOption, value: libc::c_int) -> io::Result<()> {
+    let (level, name) = match option {
+        SocketOption::Gro => (libc::SOL_UDP, libc::UDP_GRO),
+        SocketOption::CountOverruns => (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+        SocketOption::BusyPoll => (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    };
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is an int that lives through the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Binds a socket to an interface: nothing goes out or comes in by another.
+pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (fd, len) = (socket.as_raw_fd(), name.len() as libc::socklen_t);
+    // SAFETY: the name's bytes live through the call, and their number is given.
+    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_ptr().cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

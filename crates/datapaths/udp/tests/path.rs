@@ -1,0 +1,208 @@
+//! A path over UDP on the loopback addresses: messages of all sizes up to 128 MiB arrive as they were, small ones in the frames
+//! that came, large ones straight in their slots.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use insane_datapath::batch::{Landing, Peeked, Place, RxBatch, TxBatch};
+use insane_datapath::memory::{Piece, Slot};
+use insane_datapath::{Address, Datapath};
+use insane_datapath_udp::{UdpConfig, UdpDatapath};
+use insane_transport::{Config, Counts, Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
+
+struct Sources<'m>(&'m [Vec<u8>]);
+
+impl Payloads for Sources<'_> {
+    fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0[token as usize][offset as usize..(offset + len) as usize]);
+    }
+}
+
+#[derive(Default)]
+struct Slots {
+    used: HashMap<u64, Vec<u8>>,
+    next: u64,
+    /// Bytes that were copied here instead of landing here.
+    copied: u64,
+}
+
+impl Store for Slots {
+    fn reserve(&mut self, _flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
+        self.next += 1;
+        self.used.insert(self.next, vec![0; bytes as usize]);
+        Some(self.next)
+    }
+
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        self.copied += bytes.len() as u64;
+        let slot = self.used.get_mut(&slot).expect("a slot that was reserved");
+        slot[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.used[&slot][at as usize..(at + len) as usize]);
+    }
+}
+
+struct Placer<'a> {
+    path: &'a mut Path,
+    slots: &'a mut Slots,
+    now: Duration,
+    landings: Vec<insane_transport::Landing>,
+}
+
+impl Place for Placer<'_> {
+    fn expects(&self) -> bool {
+        self.path.expects_fragments()
+    }
+
+    fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
+        let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.slots)?;
+        let memory = self.slots.used.get_mut(&landing.slot)?;
+        self.landings.push(landing);
+        let (from, to) = (landing.at as usize, (landing.at + landing.bytes) as usize);
+        let token = self.landings.len() as u64 - 1;
+        Some(Landing { memory: memory.get_mut(from..to)?, head_bytes: landing.head_bytes, token })
+    }
+}
+
+struct End {
+    udp: UdpDatapath,
+    path: Path,
+    slots: Slots,
+    rx: RxBatch,
+    got: Vec<Vec<u8>>,
+    counts: Option<Counts>,
+}
+
+impl End {
+    fn new(seed: u64, frame_limit: usize) -> Self {
+        let mut udp = UdpDatapath::new(UdpConfig::new("127.0.0.1:0".parse().expect("an address")));
+        udp.open().expect("it opens");
+        let config =
+            Config { frame_limit, dedicated: true, credit_bytes: 2 << 20, credit_messages: 512, ..Config::default() };
+        let free = (0..32).map(|id| Slot::owned(id, 65_536)).collect();
+        let path = Path::new(config, seed, Duration::ZERO);
+        let (slots, rx) = (Slots::default(), RxBatch { free, ..RxBatch::default() });
+        Self { udp, path, slots, rx, got: Vec::new(), counts: None }
+    }
+
+    fn send<'m>(&mut self, now: Duration, to: Address, batch: &mut TxBatch<'m>, sources: &'m [Vec<u8>]) {
+        if batch.is_done() {
+            batch.clear();
+            while batch.frames().len() < 64 {
+                let first = batch.buffer().len();
+                let Some(built) = self.path.transmit(now, batch.buffer(), &mut Sources(sources)) else { break };
+                let piece = built.gather.map(|part| {
+                    Piece::of(&sources[part.token as usize][part.offset as usize..(part.offset + part.len) as usize])
+                });
+                batch.commit(to, first, piece, 0);
+                if built.may_pad {
+                    batch.allow_padding();
+                }
+            }
+        }
+        self.udp.transmit(batch);
+        self.events(&[]);
+    }
+
+    fn take(&mut self, now: Duration) {
+        let mut place = Placer { path: &mut self.path, slots: &mut self.slots, now, landings: Vec::new() };
+        self.udp.receive(&mut self.rx, Some(&mut place));
+        let landings = place.landings;
+        for landed in core::mem::take(&mut self.rx.landed) {
+            let (heads, landing) = (&self.rx.heads[landed.heads.clone()], &landings[landed.token as usize]);
+            let strays = self.path.receive_run(now, heads, landing, landed.stride, landed.len, &mut self.slots);
+            for stray in strays {
+                self.path.receive(now, &stray, 0, &mut self.slots);
+                self.events(&stray);
+            }
+            self.events(&[]);
+        }
+        for taken in core::mem::take(&mut self.rx.taken) {
+            for frame in taken.frames() {
+                // Best effort or in order, so no frame is kept for later.
+                self.path.receive(now, frame, 0, &mut self.slots);
+                self.events(frame);
+            }
+            self.rx.free.push(taken.slot);
+        }
+    }
+
+    fn events(&mut self, frame: &[u8]) {
+        while let Some(event) = self.path.event() {
+            match event {
+                Event::Requested { open, .. } => self.path.accept(open.flow, 0),
+                Event::Message { flow, message, lies } => {
+                    let bytes = match lies {
+                        Lies::Slot { slot, .. } => self.slots.used.remove(&slot).expect("its slot"),
+                        Lies::Frame { at, len, .. } => frame[at..at + len].to_vec(),
+                    };
+                    self.path.consumed(flow, 1, bytes.len() as u64);
+                    self.path.advance(flow, message.sequence);
+                    self.got.push(bytes);
+                }
+                Event::Discard(Lies::Slot { slot, .. }) => drop(self.slots.used.remove(&slot)),
+                Event::Closed { counts, .. } => self.counts = Some(counts),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Sends messages one way until the flow has closed; says what arrived, how the sender counts it, and how many bytes of
+/// fragments were copied.
+fn carry(sources: &[Vec<u8>], reliable: bool, frame_limit: usize) -> (Vec<Vec<u8>>, Counts, u64) {
+    let (mut a, mut b) = (End::new(11, frame_limit), End::new(12, frame_limit));
+    let [here, there] = [&a, &b].map(|end| end.udp.address().expect("it is open"));
+    let flow = a.path.open(FlowSpec { domain: 1, epoch: 5, channel: 6, reliable, first: 1 });
+    for (n, source) in sources.iter().enumerate() {
+        let next =
+            Outgoing { token: n as u64, len: source.len() as u32, sequence: n as u64 + 1, ..Outgoing::default() };
+        a.path.send(flow, next).expect("there is room");
+    }
+    a.path.close(flow);
+    let (mut to_b, mut to_a, start) = (TxBatch::default(), TxBatch::default(), Instant::now());
+    while a.counts.is_none() {
+        let now = start.elapsed();
+        a.send(now, there, &mut to_b, sources);
+        b.take(now);
+        b.send(now, here, &mut to_a, &[]);
+        a.take(now);
+        assert!(now < Duration::from_secs(120), "{:?} {:?}", a.path.stats(), b.path.stats());
+    }
+    (b.got, a.counts.expect("it has closed"), b.slots.copied)
+}
+
+fn sizes(sizes: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+    let make = |(n, len): (usize, usize)| (0..len).map(|at| (at * 7 + at / 251 + n * 31) as u8).collect();
+    sizes.into_iter().enumerate().map(make).collect()
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_as_they_were() {
+    let sources = sizes((0..400).map(|n| [n, n * 8, n * 37, n * 211][n % 4]));
+    for frame_limit in [512, 1472, 8972, 65_507] {
+        let (got, counts, _) = carry(&sources, true, frame_limit);
+        assert!(got == sources, "frames of {frame_limit} bytes");
+        assert_eq!((counts.delivered, counts.accepted), (400, 400));
+    }
+}
+
+#[test]
+fn a_message_of_128_mib_arrives_and_is_hardly_copied() {
+    let sources = sizes([128 << 20, 3, 5 << 20]);
+    let (got, _, copied) = carry(&sources, true, 1472);
+    assert!(got == sources, "the messages are not what was sent");
+    // What comes before the receiver has seen that fragments come, and strays.
+    assert!(copied < 13 << 20, "{copied} bytes were copied a second time");
+}
+
+#[test]
+fn best_effort_messages_are_whole_or_counted() {
+    let sources = sizes((0..300).map(|n| n * 1000));
+    let (got, counts, _) = carry(&sources, false, 1472);
+    assert!(got.iter().all(|message| sources.contains(message)), "a message is not what was sent");
+    assert_eq!(counts.delivered, got.len() as u64);
+    assert_eq!(counts.delivered + counts.lost + counts.dropped, 300, "{counts:?}");
+}

@@ -1,0 +1,153 @@
+//! UDP over a veth pair between two network namespaces that the test makes: conformance on a real link, and the path's MTU.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use insane_datapath::batch::{Outcome, TxBatch};
+use insane_datapath::conformance::{self, Rig, pattern};
+use insane_datapath::{Address, Datapath};
+use insane_datapath_udp::{UdpConfig, UdpDatapath};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("ip: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Two namespaces with a cable between them.
+struct Cable {
+    names: [String; 2],
+}
+
+impl Cable {
+    /// `None` where namespaces cannot be made; then it has said so.
+    fn new(mtu: u32) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: network namespaces, which only root can make");
+            return None;
+        }
+        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let cable = Self { names: [format!("insa{id}"), format!("insb{id}")] };
+        let [a, b] = &cable.names;
+        let steps = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add veth0 netns {a} mtu {mtu} type veth peer name veth0 netns {b} mtu {mtu}"),
+            format!("-n {a} addr add 10.98.0.1/24 dev veth0"),
+            format!("-n {b} addr add 10.98.0.2/24 dev veth0"),
+            format!("-n {a} addr add fd98::1/64 dev veth0 nodad"),
+            format!("-n {b} addr add fd98::2/64 dev veth0 nodad"),
+            format!("-n {a} link set veth0 up"),
+            format!("-n {b} link set veth0 up"),
+        ];
+        for step in &steps {
+            if let Err(error) = ip(step) {
+                println!("SKIPPED: network namespaces cannot be made here: {error}");
+                return None;
+            }
+        }
+        Some(cable)
+    }
+
+    /// A datapath that was opened inside a namespace. A socket stays in the namespace in which it was made.
+    fn open(&self, end: usize, address: &str) -> UdpDatapath {
+        let bind = SocketAddr::new(address.parse().expect("an address"), 0);
+        let file = File::open(format!("/run/netns/{}", self.names[end])).expect("the namespace");
+        let opened = std::thread::spawn(move || {
+            use std::os::fd::AsFd;
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+            let mut udp = UdpDatapath::new(UdpConfig { interface: Some("veth0".into()), ..UdpConfig::new(bind) });
+            udp.open().expect("it opens");
+            udp
+        });
+        opened.join().expect("the thread ends")
+    }
+
+    fn rig(&self, six: bool) -> Rig {
+        let [a, b] = if six { ["fd98::1", "fd98::2"] } else { ["10.98.0.1", "10.98.0.2"] };
+        Rig { a: Box::new(self.open(0, a)), b: Box::new(self.open(1, b)) }
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// All of the suite but the last: opening again would be in the test's own namespace.
+fn conform(cable: &Cable, six: bool) {
+    let rig = || cable.rig(six);
+    conformance::frames_arrive_whole(&mut rig());
+    conformance::order_is_kept_and_nothing_repeated(&mut rig());
+    conformance::payload_is_gathered(&mut rig());
+    conformance::every_frame_has_an_outcome(&mut rig());
+    conformance::every_slot_comes_back(&mut rig());
+    conformance::nothing_waits(&mut rig());
+    conformance::a_sleeper_is_woken(&mut rig());
+    conformance::payload_lands_where_it_belongs(&mut rig());
+}
+
+#[test]
+fn conforms_over_veth() {
+    let Some(cable) = Cable::new(1500) else { return };
+    conform(&cable, false);
+    conform(&cable, true);
+}
+
+#[test]
+fn conforms_over_veth_with_jumbo_frames() {
+    let Some(cable) = Cable::new(9000) else { return };
+    conform(&cable, false);
+    conform(&cable, true);
+}
+
+#[test]
+fn the_paths_mtu_is_respected_and_followed() {
+    let Some(cable) = Cable::new(1500) else { return };
+    for (ends, headers) in [(["10.98.0.1", "10.98.0.2"], 28), (["fd98::1", "fd98::2"], 48)] {
+        ip(&format!("-n {} link set veth0 mtu 1500", cable.names[0])).expect("an MTU that veth can have");
+        let (mut a, b) = (cable.open(0, ends[0]), cable.open(1, ends[1]));
+        let to = b.address().expect("it is open");
+        assert_eq!(a.frame_limit(to), 1500 - headers);
+        let mut tx = TxBatch::default();
+        // One too large frame alone, and some that the kernel is given joined.
+        for len in [1500 - headers + 1, 100, 2000, 2000, 2000, 100, 1500 - headers] {
+            tx.frame(to, &pattern(1, len), 0);
+        }
+        let report = a.transmit(&mut tx);
+        assert_eq!((report.sent, report.refused, report.pending), (3, 4, 0));
+        let large = tx.frames().iter().filter(|frame| frame.outcome == Outcome::TooLarge).count();
+        assert_eq!(large, 4, "{:?}", a.notes());
+        ip(&format!("-n {} link set veth0 mtu 1400", cable.names[0])).expect("an MTU that veth can have");
+        assert_eq!(a.frame_limit(to), 1400 - headers);
+        let mut tx = TxBatch::default();
+        tx.frame(to, &pattern(1, 1500 - headers), 0);
+        tx.frame(to, &pattern(1, 1400 - headers), 0);
+        a.transmit(&mut tx);
+        let outcomes: Vec<_> = tx.frames().iter().map(|frame| frame.outcome).collect();
+        assert_eq!(outcomes, [Outcome::TooLarge, Outcome::Sent]);
+    }
+}
+
+#[test]
+fn without_a_way_frames_are_unreachable() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let mut a = cable.open(0, "10.98.0.1");
+    let mut tx = TxBatch::default();
+    tx.frame(Address::Ip("192.0.2.1:9".parse().expect("an address")), b"nowhere", 0);
+    // Bound to an interface the kernel takes every address to be on its link, so the interface has to be gone.
+    ip(&format!("-n {} link set veth0 down", cable.names[0])).expect("it goes down");
+    a.transmit(&mut tx);
+    assert_eq!(tx.frames()[0].outcome, Outcome::Unreachable);
+}

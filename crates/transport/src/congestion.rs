@@ -1,0 +1,193 @@
+//! How much may be under way, and how fast it goes out (ADR 12).
+//!
+//! The window grows as TCP's does (slow start, then about one frame a round trip), shrinks to 0.7 once a round trip on loss
+//! (RFC 9002 §7 with CUBIC's factor), and to 0.85 once a round trip when even the quickest answer of that round says that a
+//! queue stands. What it allows is spread over the round trip. A link declared dedicated has neither: credit alone bounds it.
+
+use std::time::Duration;
+
+/// Bytes that may go out back to back: two pieces of segmentation offload.
+const BURST: f64 = 131_072.0;
+
+/// The least delay above the path's own that counts as a queue.
+const QUEUE: Duration = Duration::from_millis(2);
+
+/// How long the path's own delay is remembered: routes change.
+const MEMORY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    dedicated: bool,
+    frame: f64,
+    window: f64,
+    threshold: f64,
+    in_flight: u64,
+    /// Losses of frames that were sent before this are part of one that was answered already.
+    answered: Duration,
+    base: Duration,
+    base_at: Duration,
+    round_ends: Duration,
+    round_best: Duration,
+    tokens: f64,
+    refilled: Duration,
+    /// Windows that were cut, for reports.
+    pub(crate) cuts: u64,
+}
+
+impl Congestion {
+    pub(crate) fn new(dedicated: bool, frame: usize) -> Self {
+        let frame = frame as f64;
+        Self {
+            dedicated,
+            frame,
+            window: frame * 32.0,
+            threshold: f64::INFINITY,
+            in_flight: 0,
+            answered: Duration::ZERO,
+            base: Duration::MAX,
+            base_at: Duration::ZERO,
+            round_ends: Duration::ZERO,
+            round_best: Duration::MAX,
+            tokens: BURST,
+            refilled: Duration::ZERO,
+            cuts: 0,
+        }
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        if self.dedicated { u64::MAX } else { self.window as u64 }
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Whether a frame may go now as far as the window is concerned.
+    pub(crate) fn has_room(&self) -> bool {
+        self.dedicated || (self.in_flight as f64) < self.window
+    }
+
+    /// When the next frame may go as far as the pace is concerned.
+    pub(crate) fn pace(&mut self, now: Duration, rtt: Duration) -> Duration {
+        if self.dedicated {
+            return now;
+        }
+        let gain = if self.window < self.threshold { 2.0 } else { 1.25 };
+        let rate = gain * self.window / rtt.as_secs_f64().max(1e-6);
+        let passed = now.saturating_sub(self.refilled).as_secs_f64();
+        self.tokens = (self.tokens + rate * passed).min(BURST.max(self.frame));
+        self.refilled = now;
+        if self.tokens > 0.0 { now } else { now + Duration::from_secs_f64((-self.tokens / rate).min(1.0) + 1e-6) }
+    }
+
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.in_flight += bytes as u64;
+        self.tokens -= bytes as f64;
+    }
+
+    /// Frames that were forgotten with their connection or given up.
+    pub(crate) fn forget(&mut self, bytes: usize) {
+        self.in_flight = self.in_flight.saturating_sub(bytes as u64);
+    }
+
+    pub(crate) fn delay(&mut self, now: Duration, sample: Duration, smoothed: Duration) {
+        if sample <= self.base || now.saturating_sub(self.base_at) > MEMORY {
+            (self.base, self.base_at) = (sample, now);
+        }
+        self.round_best = self.round_best.min(sample);
+        if now < self.round_ends {
+            return;
+        }
+        let queue = self.round_best != Duration::MAX && self.round_best > self.base + self.base.max(QUEUE);
+        (self.round_ends, self.round_best) = (now + smoothed, Duration::MAX);
+        if queue && !self.dedicated {
+            self.cut(0.85);
+        }
+    }
+
+    pub(crate) fn acknowledged(&mut self, bytes: usize, used_up: bool) {
+        self.forget(bytes);
+        // A window that is not used says nothing about the path.
+        if !used_up {
+            return;
+        }
+        let bytes = bytes as f64;
+        self.window += if self.window < self.threshold { bytes } else { self.frame * bytes / self.window };
+        self.window = self.window.min(1e9);
+    }
+
+    pub(crate) fn lost(&mut self, now: Duration, bytes: usize, sent_at: Duration) {
+        self.forget(bytes);
+        if sent_at >= self.answered {
+            self.answered = now;
+            self.cut(0.7);
+        }
+    }
+
+    /// Nothing was answered for a long time: begin anew.
+    pub(crate) fn collapsed(&mut self) {
+        self.threshold = (self.window / 2.0).max(self.frame * 4.0);
+        self.window = self.frame * 4.0;
+    }
+
+    fn cut(&mut self, factor: f64) {
+        self.cuts += 1;
+        self.window = (self.window * factor).max(self.frame * 4.0);
+        self.threshold = self.window;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_window_grows_without_loss_and_shrinks_once_a_round_trip_with_it() {
+        let mut c = Congestion::new(false, 1000);
+        let start = c.window();
+        c.acknowledged(10_000, true);
+        assert_eq!(c.window(), start + 10_000);
+        c.lost(MS * 10, 1000, MS * 5);
+        let cut = c.window();
+        assert!(cut < start + 10_000);
+        c.lost(MS * 11, 1000, MS * 6);
+        assert_eq!(c.window(), cut);
+        c.lost(MS * 30, 1000, MS * 20);
+        assert!(c.window() < cut);
+    }
+
+    #[test]
+    fn a_standing_queue_shrinks_it_and_a_dedicated_link_takes_no_notice() {
+        for dedicated in [false, true] {
+            let mut c = Congestion::new(dedicated, 1000);
+            let before = c.window();
+            for n in 0..10u32 {
+                c.delay(MS * n, MS, MS);
+            }
+            assert_eq!(c.window(), before);
+            for n in 10..20u32 {
+                c.delay(MS * n, MS * 9, MS);
+            }
+            assert_eq!(c.window() < before, !dedicated);
+        }
+    }
+
+    #[test]
+    fn the_pace_spreads_a_window_over_a_round_trip() {
+        let mut c = Congestion::new(false, 1000);
+        c.threshold = 0.0;
+        let (mut now, mut sent) = (MS * 100, 0u64);
+        while now < MS * 1100 {
+            if c.pace(now, MS * 10) <= now {
+                c.sent(1000);
+                sent += 1000;
+            } else {
+                now = c.pace(now, MS * 10);
+            }
+        }
+        // 32 frames of 1000 bytes each 10 ms, a quarter more, and the burst.
+        assert!((3_900_000..4_300_000).contains(&sent), "{sent}");
+    }
+}

@@ -1,0 +1,231 @@
+//! The receiving end of a flow.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use insane_wire::frame::control::{Account, FlowOpen};
+use insane_wire::frame::record::Message;
+
+use crate::path::Lies;
+
+/// How many messages of a best-effort flow may be in doubt: what comes later than so many others counts as lost.
+const IN_DOUBT: usize = 8192;
+
+/// What is known of a message of a best-effort flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Missing,
+    /// Some of its fragments are there.
+    Partly,
+    Delivered,
+    Lost,
+    Dropped,
+}
+
+/// What to do with a message or fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Take,
+    /// It was had before, or counted as lost.
+    Old,
+    /// Beyond its credit: the sender breaks the rules.
+    Beyond,
+}
+
+#[derive(Debug)]
+pub(crate) struct InFlow {
+    pub(crate) open: FlowOpen,
+    pub(crate) domain: u32,
+    /// By which the reassembler knows it.
+    pub(crate) source: u64,
+    pub(crate) accepted: bool,
+    pub(crate) refused: u8,
+    /// Reliable: the next to hand on.
+    next: u64,
+    held: BTreeMap<u64, (Message, Lies)>,
+    /// Best effort: from `account.settled` on.
+    doubt: VecDeque<Known>,
+    /// Best effort: one past the largest index that was seen at the last tick but one, and at the last.
+    older: u64,
+    newer: u64,
+    account: Account,
+    pub(crate) limit_index: u64,
+    pub(crate) limit_bytes: u64,
+    /// Credit or account have changed since they were last said.
+    pub(crate) dirty: bool,
+    /// They are about to be said.
+    pub(crate) credit_queued: bool,
+    pub(crate) end: Option<u64>,
+}
+
+impl InFlow {
+    pub(crate) fn new(open: FlowOpen, domain: u32, source: u64) -> Self {
+        Self {
+            open,
+            domain,
+            source,
+            accepted: false,
+            refused: 0,
+            next: 0,
+            held: BTreeMap::new(),
+            doubt: VecDeque::new(),
+            older: 0,
+            newer: 0,
+            account: Account::default(),
+            limit_index: 0,
+            limit_bytes: 0,
+            dirty: false,
+            credit_queued: false,
+            end: None,
+        }
+    }
+
+    pub(crate) fn account(&self) -> Account {
+        self.account
+    }
+
+    pub(crate) fn accept(&mut self, cursor: u64, messages: u32, bytes: u64) {
+        self.accepted = true;
+        self.account.cursor = cursor;
+        self.limit_index = u64::from(messages);
+        // Lost bytes of a best-effort flow are known to nobody here, so they cannot be given back.
+        self.limit_bytes = if self.open.reliable { bytes } else { u64::MAX };
+    }
+
+    pub(crate) fn advance(&mut self, cursor: u64) {
+        if cursor > self.account.cursor {
+            self.account.cursor = cursor;
+            self.dirty = true;
+        }
+    }
+
+    pub(crate) fn give(&mut self, messages: u32, bytes: u64) {
+        self.limit_index += u64::from(messages);
+        self.limit_bytes = self.limit_bytes.saturating_add(bytes);
+        self.dirty = true;
+    }
+
+    /// The whole number of an index whose low half is known: the one nearest to what is expected.
+    pub(crate) fn index(&self, low: u32) -> u64 {
+        let near = if self.open.reliable { self.next } else { self.account.settled };
+        let ahead = low.wrapping_sub(near as u32);
+        if ahead < 1 << 31 { near + u64::from(ahead) } else { near.saturating_sub(u64::from(ahead.wrapping_neg())) }
+    }
+
+    /// Whether a message is wanted.
+    pub(crate) fn judge(&self, index: u64) -> Verdict {
+        if !self.accepted || index >= self.limit_index {
+            return Verdict::Beyond;
+        }
+        if self.open.reliable {
+            let had = index < self.next || self.held.contains_key(&index);
+            return if had { Verdict::Old } else { Verdict::Take };
+        }
+        let Some(at) = index.checked_sub(self.account.settled) else { return Verdict::Old };
+        match self.doubt.get(at as usize) {
+            None | Some(Known::Missing | Known::Partly) => Verdict::Take,
+            Some(_) => Verdict::Old,
+        }
+    }
+
+    /// Whether everything later waits for this message.
+    pub(crate) fn waits_for(&self, index: u64) -> bool {
+        self.open.reliable && index == self.next
+    }
+
+    /// A message is whole. It is handed on in order (reliable) or at once, by `hand_on`.
+    pub(crate) fn whole(&mut self, index: u64, message: Message, lies: Lies, mut hand_on: impl FnMut(Message, Lies)) {
+        if !self.open.reliable {
+            self.know(index, Known::Delivered);
+            hand_on(message, lies);
+            return;
+        }
+        if index != self.next {
+            self.held.insert(index, (message, lies));
+            return;
+        }
+        self.next += 1;
+        hand_on(message, lies);
+        while let Some((message, lies)) = self.held.remove(&self.next) {
+            self.next += 1;
+            hand_on(message, lies);
+        }
+    }
+
+    /// A fragment of a message is there.
+    pub(crate) fn partly(&mut self, index: u64) {
+        if !self.open.reliable {
+            self.know(index, Known::Partly);
+        }
+    }
+
+    /// A message could not be kept, or was never completed.
+    pub(crate) fn given_up(&mut self, index: u64, for_room: bool) {
+        if !self.open.reliable && index >= self.account.settled {
+            self.know(index, if for_room { Known::Dropped } else { Known::Lost });
+        }
+    }
+
+    fn know(&mut self, index: u64, known: Known) {
+        let Some(at) = index.checked_sub(self.account.settled).and_then(|at| usize::try_from(at).ok()) else { return };
+        while self.doubt.len() <= at {
+            self.doubt.push_back(Known::Missing);
+        }
+        if let Some(place) = self.doubt.get_mut(at) {
+            *place = known;
+        }
+        self.newer = self.newer.max(index + 1);
+        self.settle_front(0);
+    }
+
+    /// Settles from the front on: what is certain, and what is `certain_below` an index or too far behind.
+    fn settle_front(&mut self, certain_below: u64) {
+        while let Some(&known) = self.doubt.front() {
+            let late = self.account.settled < certain_below || self.doubt.len() > IN_DOUBT;
+            match known {
+                Known::Delivered => self.account.delivered += 1,
+                Known::Dropped => self.account.dropped += 1,
+                Known::Lost => self.account.lost += 1,
+                Known::Missing if late => self.account.lost += 1,
+                // Its fragments are given up in their own time, which is reported by `given_up`.
+                Known::Missing | Known::Partly => break,
+            }
+            self.doubt.pop_front();
+            self.account.settled += 1;
+            self.limit_index += u64::from(matches!(known, Known::Missing | Known::Lost | Known::Dropped));
+            self.dirty = true;
+        }
+    }
+
+    /// The sender has sent so many messages in all.
+    pub(crate) fn told(&mut self, end: u64) {
+        let missing = end.saturating_sub(self.account.settled);
+        // No more than the sender was allowed to send.
+        if !self.open.reliable && end <= self.limit_index {
+            while (self.doubt.len() as u64) < missing {
+                self.doubt.push_back(Known::Missing);
+            }
+            self.newer = self.newer.max(end);
+        }
+    }
+
+    /// Called now and then: what was overtaken before the last call and has not come since is lost. Also ends the flow when
+    /// the sender has, and says so.
+    pub(crate) fn tick(&mut self) -> bool {
+        if self.open.reliable {
+            return self.end.is_some();
+        }
+        self.settle_front(self.older);
+        (self.older, self.newer) = (self.newer, self.newer.max(self.account.settled));
+        self.end.is_some_and(|end| self.account.settled >= end) && self.doubt.is_empty()
+    }
+
+    /// Whether ticks have something to do.
+    pub(crate) fn needs_ticks(&self) -> bool {
+        self.end.is_some() || !self.doubt.is_empty()
+    }
+
+    /// What is held and was not handed on.
+    pub(crate) fn take_held(&mut self) -> Vec<Lies> {
+        core::mem::take(&mut self.held).into_values().map(|(_, lies)| lies).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! Maps by small numbers that are looked up for every frame: a hash of one multiplication, keyed at random for each path, so
+//! that a peer that chooses the numbers cannot make them collide.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+
+/// A map from flow numbers.
+pub(crate) type Map<V> = HashMap<u32, V, Key>;
+
+/// The key of a map's hash.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+}
+
+/// Hashes one number.
+#[derive(Debug)]
+pub(crate) struct Number(u64, u64);
+
+impl BuildHasher for Key {
+    type Hasher = Number;
+
+    fn build_hasher(&self) -> Number {
+        Number(self.0, 0)
+    }
+}
+
+impl Hasher for Number {
+    fn finish(&self) -> u64 {
+        self.1
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        let wide = u128::from(self.1 ^ u64::from(number) ^ 0x9e37_79b9_7f4a_7c15) * u128::from(self.0);
+        self.1 = (wide as u64) ^ ((wide >> 64) as u64);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The sending end of a flow.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use insane_wire::frame::control::Account;
+use insane_wire::frame::record::Message;
+
+use crate::config::{FlowSpec, Outgoing};
+use crate::counts::Counts;
+
+/// Where a flow is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not accepted yet in this connection.
+    Opening,
+    /// Messages may go.
+    Open,
+    /// The peer will not have it.
+    Refused,
+    /// All has been sent; the last account is awaited.
+    Closing,
+}
+
+/// A part of a message to be sent. A whole message is the part from 0 to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) index: u64,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+}
+
+/// What goes next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Next {
+    pub(crate) message: Outgoing,
+    pub(crate) span: Span,
+    from: From,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum From {
+    Resend,
+    Current,
+    Waiting,
+}
+
+#[derive(Debug)]
+pub(crate) struct OutFlow {
+    pub(crate) spec: FlowSpec,
+    pub(crate) state: State,
+    /// Without a number in the flow.
+    pub(crate) waiting: VecDeque<Outgoing>,
+    /// Reliable: sent at least in part, and not covered by the cursor; the first has index `base`.
+    flying: VecDeque<Outgoing>,
+    base: u64,
+    next_index: u64,
+    /// Sent in part: up to where.
+    current: Option<(Outgoing, Span)>,
+    resend: VecDeque<Span>,
+    pub(crate) limit_index: u64,
+    pub(crate) limit_bytes: u64,
+    carried: u64,
+    /// Of this connection.
+    account: Account,
+    /// Of what has ended otherwise, or in earlier connections.
+    past: Counts,
+    pub(crate) closing: bool,
+    /// Best effort: how many messages there were at the last tick, and how many the peer was told of.
+    ticked: u64,
+    told: u64,
+    /// Whether it is in the path's round.
+    pub(crate) queued: bool,
+}
+
+impl OutFlow {
+    pub(crate) fn new(spec: FlowSpec) -> Self {
+        Self {
+            spec,
+            state: State::Opening,
+            waiting: VecDeque::new(),
+            flying: VecDeque::new(),
+            base: 0,
+            next_index: 0,
+            current: None,
+            resend: VecDeque::new(),
+            limit_index: 0,
+            limit_bytes: 0,
+            carried: 0,
+            account: Account::default(),
+            past: Counts::default(),
+            closing: false,
+            ticked: 0,
+            told: 0,
+            queued: false,
+        }
+    }
+
+    pub(crate) fn accept(&mut self, message: Outgoing) {
+        self.past.accepted += 1;
+        self.waiting.push_back(message);
+    }
+
+    /// The number at the source of the first message that this flow can still carry.
+    pub(crate) fn first_sequence(&self) -> u64 {
+        let first = self.flying.front().or(self.waiting.front());
+        first.map_or(self.spec.first, |message| message.sequence)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.past;
+        counts.waiting = self.waiting.len() as u64;
+        counts.delivered += self.account.delivered;
+        counts.lost += self.account.lost;
+        counts.dropped += self.account.dropped;
+        counts.expired += self.account.expired;
+        counts.under_way =
+            if self.spec.reliable { self.flying.len() as u64 } else { self.next_index - self.account.settled };
+        counts
+    }
+
+    /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
+    pub(crate) fn peek(&mut self, now: Duration, mut expired: impl FnMut(Outgoing)) -> Option<Next> {
+        if self.state != State::Open {
+            return None;
+        }
+        while let Some(&span) = self.resend.front() {
+            let place = span.index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
+            if let Some(&message) = place.and_then(|at| self.flying.get(at)) {
+                return Some(Next { message, span, from: From::Resend });
+            }
+            // The cursor has covered it meanwhile.
+            self.resend.pop_front();
+        }
+        if let Some((message, span)) = self.current {
+            return Some(Next { message, span, from: From::Current });
+        }
+        while let Some(&message) = self.waiting.front() {
+            if message.deadline.is_some_and(|deadline| deadline <= now) {
+                self.waiting.pop_front();
+                self.past.expired += 1;
+                expired(message);
+                continue;
+            }
+            if self.next_index >= self.limit_index || self.carried >= self.limit_bytes {
+                return None;
+            }
+            let span = Span { index: self.next_index, offset: 0, len: message.len };
+            return Some(Next { message, span, from: From::Waiting });
+        }
+        None
+    }
+
+    /// `len` bytes from the beginning of what [`OutFlow::peek`] said have gone. Says whether that was the message's end.
+    pub(crate) fn took(&mut self, next: &Next, len: u32) -> bool {
+        let left = Span { offset: next.span.offset + len, len: next.span.len - len, ..next.span };
+        match next.from {
+            From::Resend => {
+                self.resend.pop_front();
+                if left.len > 0 {
+                    self.resend.push_front(left);
+                }
+                return false;
+            }
+            From::Current => {}
+            From::Waiting => {
+                self.waiting.pop_front();
+                self.next_index += 1;
+                self.carried += u64::from(next.message.len);
+                if self.spec.reliable {
+                    self.flying.push_back(next.message);
+                }
+            }
+        }
+        self.current = (left.len > 0).then_some((next.message, left));
+        left.len == 0
+    }
+
+    /// A part was lost on the way.
+    pub(crate) fn lost(&mut self, span: Span) {
+        if self.spec.reliable && span.index >= self.base {
+            self.resend.push_back(span);
+        }
+    }
+
+    /// The sinks have everything up to and with this number at the source.
+    pub(crate) fn confirm(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
+        while let Some(front) = self.flying.front().copied().filter(|front| front.sequence <= cursor) {
+            if self.current.is_some_and(|(_, span)| span.index == self.base) {
+                self.current = None;
+            }
+            self.flying.pop_front();
+            self.base += 1;
+            self.past.delivered += 1;
+            done(front);
+        }
+    }
+
+    /// The peer has accepted the flow: what its sinks have already needs not be sent.
+    pub(crate) fn opened(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
+        self.state = State::Open;
+        if !self.spec.reliable {
+            return;
+        }
+        while let Some(front) = self.waiting.front().copied().filter(|front| front.sequence <= cursor) {
+            self.waiting.pop_front();
+            self.past.delivered += 1;
+            done(front);
+        }
+    }
+
+    /// Takes a later account of a best-effort flow. One that cannot be is passed over.
+    pub(crate) fn settle(&mut self, account: &Account) {
+        let sum = [account.delivered, account.lost, account.dropped, account.expired];
+        let sum = sum.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
+        let known = account.settled >= self.account.settled && account.settled <= self.next_index;
+        if !self.spec.reliable && known && sum == Some(account.settled) {
+            self.account = *account;
+        }
+    }
+
+    /// Whether nothing is left but to close it.
+    pub(crate) fn is_through(&self) -> bool {
+        self.waiting.is_empty() && self.current.is_none() && self.flying.is_empty()
+    }
+
+    /// Called now and then: whether the peer is to be told how many messages there were, because the last may be lost and
+    /// nothing that comes after will show it.
+    pub(crate) fn tick(&mut self) -> bool {
+        let paused = self.next_index == self.ticked && self.current.is_none();
+        self.ticked = self.next_index;
+        let tell = self.state == State::Open && paused && self.in_doubt() && self.told < self.next_index;
+        if tell {
+            self.told = self.next_index;
+        }
+        tell
+    }
+
+    /// Whether it is not known of some messages what became of them.
+    pub(crate) fn in_doubt(&self) -> bool {
+        !self.spec.reliable && self.next_index > self.account.settled
+    }
+
+    /// How many messages were sent in this connection.
+    pub(crate) fn end(&self) -> u64 {
+        self.next_index
+    }
+
+    /// The connection is gone. What a reliable flow has not confirmed is to be sent again; of a best-effort flow it is
+    /// unknown what became of it. `lost` is given a message whose sending was under way.
+    pub(crate) fn reset(&mut self, mut lost: impl FnMut(Outgoing)) {
+        let counts = self.counts();
+        if self.spec.reliable {
+            while let Some(message) = self.flying.pop_back() {
+                self.waiting.push_front(message);
+            }
+        } else {
+            self.past =
+                Counts { unconfirmed: counts.unconfirmed + counts.under_way, under_way: 0, waiting: 0, ..counts };
+            if let Some((message, _)) = self.current {
+                lost(message);
+            }
+        }
+        (self.base, self.next_index, self.carried, self.limit_index, self.limit_bytes) = (0, 0, 0, 0, 0);
+        (self.ticked, self.told) = (0, 0);
+        self.account = Account::default();
+        self.current = None;
+        self.resend.clear();
+        if self.state != State::Refused {
+            self.state = State::Opening;
+        }
+    }
+
+    /// Gives up everything that is not delivered; each goes to `lost`.
+    pub(crate) fn abandon(&mut self, mut lost: impl FnMut(Outgoing)) {
+        if let Some((message, _)) = self.current.take().filter(|_| !self.spec.reliable) {
+            lost(message);
+        }
+        for message in self.flying.drain(..).chain(self.waiting.drain(..)) {
+            self.past.unconfirmed += 1;
+            lost(message);
+        }
+        self.resend.clear();
+        self.base = self.next_index;
+        self.closing = true;
+    }
+}
+
+/// What a frame says of a message.
+pub(crate) fn on_the_wire(flow: u32, index: u64, message: &Outgoing, now: Duration) -> Message {
+    let left = message.deadline.map(|deadline| deadline.saturating_sub(now).as_micros());
+    Message {
+        flow,
+        index: index as u32,
+        sequence: message.sequence,
+        // A lifetime that rounds to nothing must not read as endless.
+        lifetime_us: left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX).max(1)),
+        priority: message.priority & 15,
+        timestamp_ns: message.timestamp_ns,
+        launch_ns: message.launch_ns,
+    }
+}

@@ -1,0 +1,670 @@
+//! This host's side of everything with one other host: the connection, its flows, and the calls of its user.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use insane_wire::frame::FrameError;
+use insane_wire::frame::control::{Account, FlowAck, FlowOpen, Hello};
+use insane_wire::frame::record::Message;
+use insane_wire::reassembly::Reassembler;
+
+use crate::config::{Config, FlowSpec, Outgoing};
+use crate::congestion::Congestion;
+use crate::counts::{Counts, PathStats};
+use crate::inflow::{InFlow, Verdict};
+use crate::keyed::{Key, Map};
+use crate::outflow::{OutFlow, State};
+use crate::rtt::Rtt;
+use crate::seen::Seen;
+use crate::transmit::{Content, Sent};
+
+/// How often flows are looked after whose messages are in doubt.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// How long after the last hello the next may go.
+pub(crate) const HELLO_GAP: Duration = Duration::from_millis(20);
+
+/// How often a hello is repeated that is not answered.
+const HELLO_REPEAT: Duration = Duration::from_millis(100);
+
+/// How many former incarnations of the peer are known never to come back.
+const RETIRED: usize = 16;
+
+/// How many closed flows' accounts are kept to be said again.
+const CLOSED: usize = 1024;
+
+/// Where a message's payload lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lies {
+    /// In the frame that was received under this token, from byte `at` on.
+    Frame {
+        /// The token.
+        token: u64,
+        /// The first byte in the frame.
+        at: usize,
+        /// How many bytes.
+        len: usize,
+    },
+    /// In a slot of the store, from its first byte on.
+    Slot {
+        /// The slot.
+        slot: u64,
+        /// How many bytes.
+        len: u32,
+    },
+}
+
+/// How a message's stay with the sender ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Reliable: the sinks have it.
+    Delivered,
+    /// Best effort: it has gone; the flow's [`Counts`] say later what became of it.
+    Sent,
+    /// Its deadline passed before it was sent.
+    Expired,
+    /// The flow or connection ended first.
+    Unconfirmed,
+}
+
+/// Why a connection is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// Nothing has come for [`Config::silence`].
+    Silent,
+    /// The peer has begun anew.
+    Restarted,
+    /// The peer has said goodbye.
+    Ended,
+}
+
+/// What the user is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The connection stands; outgoing flows are opened by themselves.
+    Connected {
+        /// The peer's host.
+        host: u128,
+    },
+    /// It is lost. Incoming flows have ended, outgoing ones wait for the next connection.
+    Lost(LostReason),
+    /// The peer wants to send: answer with [`Path::accept`] or [`Path::refuse`].
+    Requested {
+        /// The domain's number.
+        domain: u32,
+        /// What it wants to send; `flow` names it from now on.
+        open: FlowOpen,
+    },
+    /// An incoming flow has ended.
+    Ended {
+        /// Which.
+        flow: u32,
+        /// What became of its messages.
+        account: Account,
+    },
+    /// A message has arrived; its memory is the user's.
+    Message {
+        /// The incoming flow.
+        flow: u32,
+        /// Its header.
+        message: Message,
+        /// Its payload.
+        lies: Lies,
+    },
+    /// Memory that was kept for a message that will not come: it is the user's again.
+    Discard(Lies),
+    /// The peer has accepted an outgoing flow.
+    Accepted {
+        /// Which.
+        flow: u32,
+    },
+    /// The peer will not have an outgoing flow; see [`FlowAck::status`]. Close it, or open another later.
+    Refused {
+        /// Which.
+        flow: u32,
+        /// Why.
+        status: u8,
+    },
+    /// A message's payload is the user's again, once the frames that were built before are sent.
+    Released {
+        /// The outgoing flow.
+        flow: u32,
+        /// The payload.
+        token: u64,
+        /// How it ended.
+        end: End,
+    },
+    /// An outgoing flow that was closed has ended.
+    Closed {
+        /// Which.
+        flow: u32,
+        /// The last of its counts.
+        counts: Counts,
+    },
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SendError {
+    /// As many wait as may.
+    #[error("the flow has as many messages waiting as it may")]
+    Full,
+    /// There is no such flow, or it is closed.
+    #[error("there is no such flow, or it is closed")]
+    NoFlow,
+    /// It is longer than a message may be.
+    #[error("the message is longer than 128 MiB")]
+    TooLong,
+}
+
+/// Why a frame was not taken. All are counted in [`PathStats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rejected {
+    /// It is no frame.
+    #[error(transparent)]
+    Malformed(#[from] FrameError),
+    /// It is of no connection that stands.
+    #[error("the frame is of another connection")]
+    Foreign,
+    /// It came before.
+    #[error("the frame came before")]
+    Duplicate,
+    /// There was no room for something in it; it will be sent again.
+    #[error("there was no room for the frame's messages")]
+    NoRoom,
+    /// It is sealed, which this version cannot open.
+    #[error("the frame is sealed with a key that is not known here")]
+    Sealed,
+}
+
+/// What became of a received frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    /// How many [`Lies::Frame`]s with its token there will be, each in exactly one [`Event::Message`] or
+    /// [`Event::Discard`]. With 0 its memory is the user's again.
+    pub kept: u32,
+    /// Whether it was taken.
+    pub result: Result<(), Rejected>,
+}
+
+/// The receiver's memory for messages of more than one frame.
+pub trait Store {
+    /// A slot for a message of `bytes` bytes of an incoming flow; `None` if there is none now.
+    ///
+    /// With `urgent` a reliable flow stands still until this message is there, while later ones may hold slots already. A
+    /// store must keep room for one such message per flow; others it may refuse at any time, they are sent again.
+    fn reserve(&mut self, flow: u32, bytes: u32, urgent: bool) -> Option<u64>;
+
+    /// Writes a fragment's payload to its place in a slot.
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]);
+
+    /// Appends what lies in a slot to `out`: the payload of a frame that was received to a place where it does not belong.
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>);
+}
+
+/// The sender's payloads, for what is copied into its frame: small messages, and all of them when frames carry a check.
+pub trait Payloads {
+    /// Appends `len` bytes of a payload from byte `offset` on to `out`.
+    fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>);
+}
+
+/// Payload that the datapath gathers from where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gather {
+    /// The message's token.
+    pub token: u64,
+    /// The first byte of its payload that goes.
+    pub offset: u32,
+    /// How many bytes go.
+    pub len: u32,
+}
+
+/// A frame that was built at the end of the caller's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Built {
+    /// Its length in bytes, with what follows the buffer.
+    pub len: usize,
+    /// The payload that follows what is in the buffer.
+    pub gather: Option<Gather>,
+    /// The datapath may add zeros to its end, so that it travels joined with those before and after it. Not said of parts of
+    /// large messages: each of those shall be a run of its own, which can be placed before it is read.
+    pub may_pad: bool,
+}
+
+/// Where payloads that are about to be received belong; see [`Path::place`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landing {
+    /// The slot of the store.
+    pub slot: u64,
+    /// The first payload's place in it.
+    pub at: u32,
+    /// How many bytes all payloads are; they follow each other.
+    pub bytes: u32,
+    /// The bytes at the start of each frame that are no payload.
+    pub head_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) incarnation: u64,
+    pub(crate) max_frame: u32,
+    pub(crate) send: u32,
+    pub(crate) receive: u32,
+}
+
+/// See the crate's head. Not shared between threads.
+#[derive(Debug)]
+pub struct Path {
+    pub(crate) config: Config,
+    pub(crate) own: u64,
+    random: u64,
+    pub(crate) peer: Option<Peer>,
+    /// Whom to echo: the latest incarnation heard, adopted or not.
+    pub(crate) heard: u64,
+    retired: VecDeque<u64>,
+    pub(crate) hello_due: Option<Duration>,
+    pub(crate) hello_last: Option<Duration>,
+    pub(crate) counter: u64,
+    pub(crate) seen: Seen,
+    pub(crate) sent: VecDeque<Sent>,
+    pub(crate) spare: Vec<Vec<Content>>,
+    pub(crate) largest_acked: u64,
+    pub(crate) unacked: u32,
+    pub(crate) largest_at: Duration,
+    pub(crate) ack_due: Option<Duration>,
+    pub(crate) rtt: Rtt,
+    pub(crate) congestion: Congestion,
+    pub(crate) backoff: u32,
+    pub(crate) probes: u32,
+    pub(crate) loss_at: Option<Duration>,
+    pub(crate) last_heard: Duration,
+    pub(crate) last_sent: Duration,
+    pub(crate) last_poll: Duration,
+    pub(crate) next_tick: Duration,
+    pub(crate) ticking: bool,
+    pub(crate) out: Map<OutFlow>,
+    pub(crate) round: VecDeque<u32>,
+    next_flow: u32,
+    pub(crate) incoming: Map<InFlow>,
+    next_source: u64,
+    pub(crate) closed: VecDeque<(u32, Account)>,
+    pub(crate) control: VecDeque<Content>,
+    pub(crate) unfinished: Reassembler,
+    pub(crate) parts_lately: bool,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) stats: PathStats,
+}
+
+impl Path {
+    /// A path that will say hello at once. `seed` must be unpredictable and different for every path and process: it makes
+    /// the incarnations.
+    #[must_use]
+    pub fn new(config: Config, seed: u64, now: Duration) -> Self {
+        let mut path = Self {
+            own: 0,
+            random: seed,
+            peer: None,
+            heard: 0,
+            retired: VecDeque::new(),
+            hello_due: Some(now),
+            hello_last: None,
+            counter: 1,
+            seen: Seen::default(),
+            sent: VecDeque::new(),
+            spare: Vec::new(),
+            largest_acked: 0,
+            unacked: 0,
+            largest_at: now,
+            ack_due: None,
+            rtt: Rtt::default(),
+            congestion: Congestion::new(config.dedicated, config.frame_limit),
+            backoff: 0,
+            probes: 0,
+            loss_at: None,
+            last_heard: now,
+            last_sent: now,
+            last_poll: now,
+            next_tick: now,
+            ticking: false,
+            out: Map::with_hasher(Key::new(seed.rotate_left(17))),
+            round: VecDeque::new(),
+            next_flow: 1,
+            incoming: Map::with_hasher(Key::new(seed.rotate_left(41))),
+            next_source: 0,
+            closed: VecDeque::new(),
+            control: VecDeque::new(),
+            unfinished: Reassembler::new(config.reassembly),
+            parts_lately: false,
+            events: VecDeque::new(),
+            stats: PathStats::default(),
+            config,
+        };
+        path.own = path.draw();
+        path
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).max(1)
+    }
+
+    /// Whether the connection stands.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// The next event. To be taken until there is none, after every other call.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What the path has counted.
+    #[must_use]
+    pub fn stats(&self) -> PathStats {
+        PathStats {
+            in_flight: self.congestion.in_flight(),
+            window: self.congestion.window(),
+            rtt_us: u64::try_from(self.rtt.smoothed().as_micros()).unwrap_or(u64::MAX),
+            ..self.stats
+        }
+    }
+
+    /// The datapath's limit to this peer has changed, in bytes.
+    pub fn set_frame_limit(&mut self, bytes: usize) {
+        self.config.frame_limit = bytes;
+    }
+
+    /// Opens an outgoing flow. Messages may be given at once; they go when the peer has accepted it.
+    pub fn open(&mut self, spec: FlowSpec) -> u32 {
+        let flow = self.next_flow;
+        self.next_flow = self.next_flow.wrapping_add(1).max(1);
+        self.out.insert(flow, OutFlow::new(spec));
+        if self.peer.is_some() {
+            self.control.push_back(Content::Open(flow));
+        }
+        flow
+    }
+
+    /// Gives a message to a flow.
+    ///
+    /// # Errors
+    /// [`SendError`]: the message was not taken and is in no count.
+    pub fn send(&mut self, flow: u32, message: Outgoing) -> Result<(), SendError> {
+        if message.len > insane_wire::frame::MAX_MESSAGE_BYTES {
+            return Err(SendError::TooLong);
+        }
+        let out = self.out.get_mut(&flow).filter(|out| !out.closing).ok_or(SendError::NoFlow)?;
+        if out.waiting.len() >= self.config.queue_messages {
+            return Err(SendError::Full);
+        }
+        out.accept(message);
+        self.schedule(flow);
+        Ok(())
+    }
+
+    pub(crate) fn schedule(&mut self, flow: u32) {
+        if let Some(out) = self.out.get_mut(&flow).filter(|out| !out.queued && out.state == State::Open) {
+            out.queued = true;
+            self.round.push_back(flow);
+        }
+    }
+
+    /// What became of a flow's messages so far. `None` after it has closed.
+    #[must_use]
+    pub fn counts(&self, flow: u32) -> Option<Counts> {
+        self.out.get(&flow).map(OutFlow::counts)
+    }
+
+    /// Ends a flow when everything that was given is done; [`Event::Closed`] says so.
+    pub fn close(&mut self, flow: u32) {
+        if let Some(out) = self.out.get_mut(&flow) {
+            out.closing = true;
+        }
+        self.try_close(flow);
+    }
+
+    /// Ends a flow at once: what is not delivered is released as unconfirmed.
+    pub fn abandon(&mut self, flow: u32) {
+        let Some(out) = self.out.get_mut(&flow) else { return };
+        let events = &mut self.events;
+        out.abandon(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+        self.try_close(flow);
+    }
+
+    /// Says goodbye to the peer's runtime in the next frames when a flow is through.
+    pub(crate) fn try_close(&mut self, flow: u32) {
+        let Some(out) = self.out.get_mut(&flow).filter(|out| out.closing && out.is_through()) else { return };
+        match out.state {
+            State::Closing => {}
+            State::Open if self.peer.is_some() => {
+                out.state = State::Closing;
+                self.control.push_back(Content::Close(flow));
+            }
+            // The peer knows nothing of it.
+            State::Opening | State::Refused | State::Open => self.finish(flow),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, flow: u32) {
+        if let Some(mut out) = self.out.remove(&flow) {
+            // Of what the last account does not say nothing will be known.
+            let events = &mut self.events;
+            out.reset(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+            self.events.push_back(Event::Closed { flow, counts: out.counts() });
+        }
+    }
+
+    /// Accepts an incoming flow: its messages after number `cursor` of its source are wanted.
+    pub fn accept(&mut self, flow: u32, cursor: u64) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
+            incoming.accept(cursor, self.config.credit_messages, self.config.credit_bytes);
+            self.control.push_back(Content::Answer(flow));
+        }
+    }
+
+    /// Refuses an incoming flow with a status (see [`FlowAck::status`]).
+    pub fn refuse(&mut self, flow: u32, status: u8) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
+            incoming.refused = status.max(1);
+            self.control.push_back(Content::Answer(flow));
+        }
+    }
+
+    /// The sinks of an incoming flow have everything up to and with this number of its source.
+    pub fn advance(&mut self, flow: u32, cursor: u64) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.accepted) {
+            incoming.advance(cursor);
+            self.credit_soon(flow);
+        }
+    }
+
+    /// Messages of an incoming flow have left the receiver's memory: as many more may come.
+    pub fn consumed(&mut self, flow: u32, messages: u32, bytes: u64) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.accepted) {
+            incoming.give(messages, bytes);
+            self.credit_soon(flow);
+        }
+    }
+
+    pub(crate) fn credit_soon(&mut self, flow: u32) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty && !one.credit_queued) {
+            incoming.credit_queued = true;
+            self.control.push_back(Content::Credit(flow));
+        }
+    }
+
+    /// Where the payload of frames that are about to be received belongs, by the head of the first: for datapaths that place
+    /// ([`Path::receive_run`] takes the heads afterwards). `len` are all bytes of the frames, `stride` those from one to the
+    /// next. Says the slot, where in it the payloads begin, how many bytes they are, and the size of a head. A message that
+    /// was not known is given a slot. `None` if they are for no slot, or not for one alone.
+    pub fn place(
+        &mut self,
+        now: Duration,
+        head: &[u8],
+        len: usize,
+        stride: usize,
+        store: &mut dyn Store,
+    ) -> Option<Landing> {
+        let (flow, index, part, head_bytes) = self.read_head(head)?;
+        let incoming = self.incoming.get(&flow)?;
+        let (key, keep, urgent) = (Self::key(incoming, index), incoming.open.reliable, incoming.waits_for(index));
+        let bytes = len.checked_sub(len.div_ceil(stride.max(1)) * head_bytes)?;
+        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
+        if part.offset.checked_add(bytes)? > part.total || incoming.judge(index) != Verdict::Take {
+            return None;
+        }
+        let reserve = |bytes| store.reserve(flow, bytes, urgent);
+        self.unfinished.expect(now, key, part.total, keep, reserve).ok()?;
+        if let Some(incoming) = self.incoming.get_mut(&flow) {
+            incoming.partly(index);
+            self.ticking |= incoming.needs_ticks();
+        }
+        let slot = self.unfinished.where_to(key, part.offset, bytes)?;
+        Some(Landing { slot, at: part.offset, bytes, head_bytes })
+    }
+
+    /// Whether [`Path::place`] is likely to have an answer: the last message that came was in parts.
+    #[must_use]
+    pub fn expects_fragments(&self) -> bool {
+        self.parts_lately
+    }
+
+    /// The peer's runtime is to forget this one: flows are abandoned by the user before, if they are to be.
+    pub fn goodbye(&mut self) {
+        if self.peer.is_some() {
+            self.control.push_front(Content::Bye);
+        }
+    }
+
+    /// Takes a hello. See ADR 10 for why a stale one does no harm.
+    pub(crate) fn hello(&mut self, now: Duration, hello: &Hello) {
+        if self.retired.contains(&hello.incarnation) || hello.incarnation == self.own {
+            return;
+        }
+        let known = self.peer.is_some_and(|peer| peer.incarnation == hello.incarnation);
+        self.heard = hello.incarnation;
+        if hello.echo != self.own {
+            // It does not know this side: tell it.
+            self.hello_soon(now);
+            return;
+        }
+        if known {
+            self.last_heard = now;
+            if !hello.adopted {
+                self.hello_soon(now);
+            }
+            return;
+        }
+        if let Some(former) = self.peer {
+            self.retired.push_back(former.incarnation);
+            if self.retired.len() > RETIRED {
+                self.retired.pop_front();
+            }
+            self.reset(LostReason::Restarted);
+        }
+        self.connect(now, hello);
+    }
+
+    fn connect(&mut self, now: Duration, hello: &Hello) {
+        self.peer = Some(Peer {
+            incarnation: hello.incarnation,
+            max_frame: hello.max_frame,
+            send: Hello::connection(hello.incarnation, self.own),
+            receive: Hello::connection(self.own, hello.incarnation),
+        });
+        (self.last_heard, self.last_sent) = (now, now);
+        self.stats.connections += 1;
+        self.hello_last = None;
+        self.hello_due = (!hello.adopted).then_some(now);
+        self.events.push_back(Event::Connected { host: hello.host });
+        let mut flows: Vec<u32> = self.out.keys().copied().collect();
+        flows.sort_unstable();
+        self.control.extend(flows.into_iter().map(Content::Open));
+    }
+
+    pub(crate) fn hello_soon(&mut self, now: Duration) {
+        let at = self.hello_last.map_or(now, |last| last + HELLO_GAP).max(now);
+        self.hello_due = Some(self.hello_due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When the hello that was just sent is to be repeated.
+    pub(crate) fn hello_sent(&mut self, now: Duration) {
+        self.hello_last = Some(now);
+        self.hello_due = self.peer.is_none().then(|| now + HELLO_REPEAT);
+    }
+
+    /// The connection is lost by this side's judgement: the next is under another incarnation.
+    pub(crate) fn lose(&mut self, now: Duration, reason: LostReason) {
+        self.reset(reason);
+        self.own = self.draw();
+        self.hello_due = Some(now);
+    }
+
+    /// Forgets everything of the connection.
+    fn reset(&mut self, reason: LostReason) {
+        self.peer = None;
+        self.counter = 1;
+        self.seen = Seen::default();
+        self.sent.clear();
+        (self.largest_acked, self.unacked, self.backoff, self.probes) = (0, 0, 0, 0);
+        (self.ack_due, self.loss_at) = (None, None);
+        self.rtt = Rtt::default();
+        self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
+        self.control.clear();
+        self.round.clear();
+        let flows: Vec<u32> = self.incoming.keys().copied().collect();
+        for flow in flows {
+            self.end_incoming(flow);
+        }
+        // The next connection numbers its flows anew.
+        self.closed.clear();
+        let events = &mut self.events;
+        events.push_back(Event::Lost(reason));
+        let mut through = Vec::new();
+        for (&flow, out) in &mut self.out {
+            out.queued = false;
+            out.reset(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+            if out.closing && out.is_through() {
+                through.push(flow);
+            }
+        }
+        for flow in through {
+            self.finish(flow);
+        }
+    }
+
+    pub(crate) fn end_incoming(&mut self, flow: u32) {
+        let Some(mut incoming) = self.incoming.remove(&flow) else { return };
+        self.unfinished.forget_source(incoming.domain, incoming.source);
+        while let Some(gone) = self.unfinished.given_up() {
+            self.events.push_back(Event::Discard(Lies::Slot { slot: gone.slot, len: 0 }));
+        }
+        self.events.extend(incoming.take_held().into_iter().map(Event::Discard));
+        self.events.push_back(Event::Ended { flow, account: incoming.account() });
+        self.closed.push_back((flow, incoming.account()));
+        if self.closed.len() > CLOSED {
+            self.closed.pop_front();
+        }
+    }
+
+    pub(crate) fn new_source(&mut self) -> u64 {
+        self.next_source += 1;
+        self.next_source
+    }
+
+    pub(crate) fn answer(&self, flow: u32) -> Option<FlowAck> {
+        let incoming = self.incoming.get(&flow)?;
+        Some(FlowAck {
+            flow,
+            status: incoming.refused,
+            cursor: incoming.account().cursor,
+            limit_index: incoming.limit_index as u32,
+            limit_bytes: incoming.limit_bytes,
+        })
+    }
+}

@@ -1,0 +1,508 @@
+//! Taking frames.
+
+use std::time::Duration;
+
+use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
+use insane_wire::frame::record::{Message, Part, Record, Records};
+use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, parse};
+use insane_wire::reassembly::{GivenUp, Key, Refused};
+
+use crate::inflow::{InFlow, Verdict};
+use crate::outflow::State;
+use crate::path::{End, Event, Landing, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
+use crate::transmit::Content;
+
+/// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
+/// a loss nearly as soon, and does not mistake reordering for it.
+const OVERTAKEN: u64 = 32;
+
+/// Accounts of flows that ended are answered again for as long as the connection stands and they are remembered.
+const REFUSED_NO_ROOM: u8 = 3;
+
+/// Where a payload is.
+enum Payload<'a> {
+    InFrame { token: u64, at: usize, bytes: &'a [u8] },
+    Placed,
+}
+
+/// What came of one record of data.
+enum Taken {
+    /// Nothing refers to the frame.
+    Done,
+    /// An event refers to the frame.
+    Kept,
+    /// The frame must come again.
+    NoRoom,
+}
+
+impl Path {
+    /// Takes a frame that came from this peer's address. `token` is the caller's name for the memory that it lies in;
+    /// [`Receipt::kept`] says how often events will refer to it.
+    pub fn receive(&mut self, now: Duration, bytes: &[u8], token: u64, store: &mut dyn Store) -> Receipt {
+        let mut kept = 0;
+        let result = self.receive_frame(now, bytes, token, store, &mut kept);
+        Receipt { kept, result }
+    }
+
+    fn receive_frame(
+        &mut self,
+        now: Duration,
+        bytes: &[u8],
+        token: u64,
+        store: &mut dyn Store,
+        kept: &mut u32,
+    ) -> Result<(), Rejected> {
+        let (header, records) = parse(bytes).inspect_err(|_| self.stats.malformed += 1)?;
+        if self.config.checked && header.flags & CHECKED == 0 {
+            self.stats.malformed += 1;
+            return Err(FrameError::Flags { found: header.flags }.into());
+        }
+        if header.connection == 0 {
+            return self.receive_hello(now, records);
+        }
+        self.admit(now, &header)?;
+        let (mut eliciting, mut no_room, mut bye) = (false, false, false);
+        for record in records {
+            let record = record.inspect_err(|_| self.stats.malformed += 1)?;
+            eliciting |= !matches!(record, Record::Ack(_));
+            match record {
+                Record::Message(message, place) => {
+                    let payload =
+                        Payload::InFrame { token, at: place.at, bytes: bytes.get(place.range()).unwrap_or(&[]) };
+                    match self.data(now, header.domain, message, None, payload, store) {
+                        Taken::Kept => *kept += 1,
+                        Taken::NoRoom => no_room = true,
+                        Taken::Done => {}
+                    }
+                }
+                Record::Fragment(message, part, place) => {
+                    let payload =
+                        Payload::InFrame { token, at: place.at, bytes: bytes.get(place.range()).unwrap_or(&[]) };
+                    let taken = self.data(now, header.domain, message, Some((part, place.len as u32)), payload, store);
+                    no_room |= matches!(taken, Taken::NoRoom);
+                }
+                Record::Ack(ack) => self.acknowledged(now, &ack),
+                Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
+                Record::FlowAck(ack) => self.answered(&ack),
+                Record::Credit(credit) => self.credited(&credit),
+                Record::Close(close) => self.told(now, &close),
+                Record::Closed(closed) => self.has_closed(&closed),
+                Record::Bye => bye = true,
+                Record::Hello(_) | Record::Ping | Record::Unknown(_) => {}
+            }
+        }
+        if no_room {
+            self.stats.refused += 1;
+            return Err(Rejected::NoRoom);
+        }
+        self.taken(now, header.counter, eliciting);
+        if bye {
+            self.lose(now, LostReason::Ended);
+        }
+        Ok(())
+    }
+
+    fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
+        for record in records {
+            if let Record::Hello(hello) = record.inspect_err(|_| self.stats.malformed += 1)? {
+                self.hello(now, &hello);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a frame is of this connection and new.
+    fn admit(&mut self, now: Duration, header: &Header) -> Result<Peer, Rejected> {
+        if header.flags & SEALED != 0 {
+            self.stats.foreign += 1;
+            return Err(Rejected::Sealed);
+        }
+        let Some(peer) = self.peer.filter(|peer| peer.receive == header.connection) else {
+            self.stats.foreign += 1;
+            // It may be of a peer that does not know that this side has begun anew.
+            self.hello_soon(now);
+            return Err(Rejected::Foreign);
+        };
+        if !self.seen.is_new(header.counter) {
+            self.stats.duplicates += 1;
+            return Err(Rejected::Duplicate);
+        }
+        Ok(peer)
+    }
+
+    fn taken(&mut self, now: Duration, counter: u64, eliciting: bool) {
+        self.stats.received_frames += 1;
+        self.last_heard = now;
+        if counter > self.seen.largest() {
+            self.largest_at = now;
+        }
+        let in_order = self.seen.add(counter);
+        if eliciting {
+            self.note_arrival(now, in_order);
+        }
+    }
+
+    pub(crate) fn key(incoming: &InFlow, index: u64) -> Key {
+        Key { domain: incoming.domain, source: incoming.source, message: index }
+    }
+
+    /// The fragment that a frame's head speaks of: flow, index, part, the size of the head.
+    pub(crate) fn read_head(&self, head: &[u8]) -> Option<(u32, u64, Part, usize)> {
+        // A check cannot be made before everything is read.
+        let header = Header::read(head).ok().filter(|header| header.flags == 0 && !self.config.checked)?;
+        self.peer.filter(|peer| peer.receive == header.connection)?;
+        let (message, part, place) = Records::peek(head)?;
+        let incoming = self.incoming.get(&message.flow).filter(|incoming| incoming.domain == header.domain)?;
+        Some((message.flow, incoming.index(message.index), part?, place.at))
+    }
+
+    /// Takes frames whose payloads were received straight to a [`Landing`]: `heads` are their heads, one after the other,
+    /// `stride` and `len` as [`Path::place`] was told. Only the first head was certain; frames that turn out not to belong
+    /// where they lie (others came between, or one is missing) are put together and returned: each is then to be given to
+    /// [`Path::receive`]. Events must not be handled in between, for they may give the slot away.
+    #[must_use]
+    pub fn receive_run(
+        &mut self,
+        now: Duration,
+        heads: &[u8],
+        landing: &Landing,
+        stride: usize,
+        len: usize,
+        store: &mut dyn Store,
+    ) -> Vec<Vec<u8>> {
+        let (head_bytes, mut strays) = (landing.head_bytes.max(1), Vec::new());
+        let mut at = landing.at;
+        for (n, head) in heads.chunks(head_bytes).enumerate() {
+            let frame = len.saturating_sub(n * stride).min(stride);
+            let size = u32::try_from(frame.saturating_sub(head_bytes)).unwrap_or(0);
+            if self.receive_head(now, head, landing.slot, at, size, store).is_none() {
+                let mut stray = head.to_vec();
+                store.copy_out(landing.slot, at, size, &mut stray);
+                strays.push(stray);
+            }
+            at = at.saturating_add(size);
+        }
+        // None of them is taken before all were put together: taking one may write over another.
+        strays
+    }
+
+    /// Takes one head of a run; `None` if its payload does not belong there.
+    fn receive_head(
+        &mut self,
+        now: Duration,
+        head: &[u8],
+        slot: u64,
+        at: u32,
+        len: u32,
+        store: &mut dyn Store,
+    ) -> Option<()> {
+        let (flow, index, part, head_bytes) = self.read_head(head)?;
+        let header = Header::read(head).ok()?;
+        let whole = head_bytes == head.len() && usize::from(header.length) == head_bytes + len as usize;
+        let incoming = self.incoming.get(&flow)?;
+        let there = self.unfinished.where_to(Self::key(incoming, index), part.offset, len) == Some(slot);
+        if !whole || !there || part.offset != at || incoming.judge(index) != Verdict::Take {
+            return None;
+        }
+        let (message, _, place) = Records::peek(head)?;
+        // Bytes behind the fragment are padding, or another record.
+        if place.len != len as usize {
+            return None;
+        }
+        if self.admit(now, &header).is_ok() {
+            match self.data(now, header.domain, message, Some((part, len)), Payload::Placed, store) {
+                Taken::NoRoom => self.stats.refused += 1,
+                Taken::Done | Taken::Kept => self.taken(now, header.counter, true),
+            }
+        }
+        Some(())
+    }
+
+    fn data(
+        &mut self,
+        now: Duration,
+        domain: u32,
+        message: Message,
+        part: Option<(Part, u32)>,
+        payload: Payload<'_>,
+        store: &mut dyn Store,
+    ) -> Taken {
+        let flow = message.flow;
+        let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == domain) else {
+            self.stats.stray += 1;
+            return Taken::Done;
+        };
+        self.parts_lately = part.is_some();
+        let index = incoming.index(message.index);
+        match incoming.judge(index) {
+            Verdict::Old => return Taken::Done,
+            Verdict::Beyond => {
+                self.stats.stray += 1;
+                return Taken::Done;
+            }
+            Verdict::Take => {}
+        }
+        let events = &mut self.events;
+        let lies = match (part, payload) {
+            (None, Payload::InFrame { token, at, bytes }) => Lies::Frame { token, at, len: bytes.len() },
+            (None, Payload::Placed) => return Taken::Done,
+            (Some((part, len)), payload) => {
+                let (key, keep) = (Self::key(incoming, index), incoming.open.reliable);
+                let urgent = incoming.waits_for(index);
+                match self.unfinished.offer(now, key, part, len, keep, |bytes| store.reserve(flow, bytes, urgent)) {
+                    Ok(placed) => {
+                        if let Payload::InFrame { bytes, .. } = payload {
+                            store.fill(placed.slot, placed.at, bytes);
+                        }
+                        incoming.partly(index);
+                        if !placed.complete {
+                            self.ticking |= incoming.needs_ticks();
+                            self.clear_given_up();
+                            return Taken::Done;
+                        }
+                        Lies::Slot { slot: placed.slot, len: part.total }
+                    }
+                    Err(Refused::Malformed | Refused::Contradicts) => {
+                        self.stats.malformed += 1;
+                        return Taken::Done;
+                    }
+                    Err(_) if keep => return Taken::NoRoom,
+                    Err(_) => {
+                        if let Some(slot) = self.unfinished.forget(key) {
+                            events.push_back(Event::Discard(Lies::Slot { slot, len: 0 }));
+                        }
+                        incoming.given_up(index, true);
+                        self.ticking |= incoming.needs_ticks();
+                        self.clear_given_up();
+                        return Taken::Done;
+                    }
+                }
+            }
+        };
+        incoming.whole(index, message, lies, |message, lies| events.push_back(Event::Message { flow, message, lies }));
+        self.ticking |= incoming.needs_ticks();
+        self.clear_given_up();
+        if matches!(lies, Lies::Frame { .. }) { Taken::Kept } else { Taken::Done }
+    }
+
+    fn clear_given_up(&mut self) {
+        while let Some(gone) = self.unfinished.given_up() {
+            self.was_given_up(gone);
+        }
+    }
+
+    pub(crate) fn was_given_up(&mut self, gone: GivenUp) {
+        self.events.push_back(Event::Discard(Lies::Slot { slot: gone.slot, len: 0 }));
+        if let Some(incoming) = self.incoming.values_mut().find(|incoming| incoming.source == gone.key.source) {
+            incoming.given_up(gone.key.message, !gone.timed_out);
+            self.ticking |= incoming.needs_ticks();
+        }
+    }
+
+    /// False if there is no room for the flow yet.
+    fn opened(&mut self, domain: u32, open: FlowOpen) -> bool {
+        if let Some(incoming) = self.incoming.get(&open.flow) {
+            // A repetition. While the user has not answered, the answer is still to come.
+            if incoming.accepted || incoming.refused != 0 {
+                self.control.push_back(Content::Answer(open.flow));
+            }
+            return true;
+        }
+        if self.closed.iter().any(|closed| closed.0 == open.flow) {
+            return true;
+        }
+        let source = self.new_source();
+        let mut incoming = InFlow::new(open, domain, source);
+        if self.incoming.len() >= self.config.flows {
+            // Answered at once, so that a flood costs nothing; the entry goes with the answer's acknowledgement.
+            incoming.refused = REFUSED_NO_ROOM;
+            return self.incoming.len() < self.config.flows * 2 && {
+                self.incoming.insert(open.flow, incoming);
+                self.control.push_back(Content::Answer(open.flow));
+                true
+            };
+        }
+        self.incoming.insert(open.flow, incoming);
+        self.events.push_back(Event::Requested { domain, open });
+        true
+    }
+
+    fn answered(&mut self, ack: &FlowAck) {
+        let flow = ack.flow;
+        let Some(out) = self.out.get_mut(&flow).filter(|out| out.state == State::Opening) else { return };
+        if ack.status != 0 {
+            out.state = State::Refused;
+            self.events.push_back(Event::Refused { flow, status: ack.status });
+        } else {
+            let events = &mut self.events;
+            out.opened(ack.cursor, |done| events.push_back(released(flow, done.token)));
+            (out.limit_index, out.limit_bytes) = (u64::from(ack.limit_index), ack.limit_bytes);
+            self.events.push_back(Event::Accepted { flow });
+            self.schedule(flow);
+        }
+        self.try_close(flow);
+    }
+
+    fn credited(&mut self, credit: &Credit) {
+        let flow = credit.flow;
+        let Some(out) = self.out.get_mut(&flow) else { return };
+        if !matches!(out.state, State::Open | State::Closing) {
+            return;
+        }
+        // Numbers only rise, so a late record changes nothing.
+        let ahead = credit.limit_index.wrapping_sub(out.limit_index as u32);
+        if ahead < 1 << 31 {
+            out.limit_index += u64::from(ahead);
+        }
+        out.limit_bytes = out.limit_bytes.max(credit.limit_bytes);
+        let events = &mut self.events;
+        if out.spec.reliable {
+            out.confirm(credit.account.cursor, |done| events.push_back(released(flow, done.token)));
+        } else {
+            out.settle(&credit.account);
+        }
+        self.schedule(flow);
+        self.try_close(flow);
+    }
+
+    fn told(&mut self, now: Duration, close: &Close) {
+        let flow = close.flow;
+        if let Some(incoming) = self.incoming.get_mut(&flow) {
+            incoming.told(close.end);
+            if close.last {
+                incoming.end = Some(close.end);
+            }
+            if !self.ticking {
+                // Soon, not at once: what was sent before may still be on its way.
+                self.next_tick = now + self.rtt.reordering();
+            }
+            self.ticking = true;
+        } else if close.last {
+            self.control.push_back(Content::Closed(flow));
+        }
+    }
+
+    fn has_closed(&mut self, closed: &Closed) {
+        if let Some(out) = self.out.get_mut(&closed.flow).filter(|out| out.state == State::Closing) {
+            out.settle(&closed.account);
+            self.finish(closed.flow);
+        }
+    }
+
+    fn acknowledged(&mut self, now: Duration, ack: &Ack<'_>) {
+        if ack.largest >= self.counter {
+            self.stats.malformed += 1;
+            return;
+        }
+        let used_up = !self.congestion.has_room() || self.congestion.in_flight() * 2 > self.congestion.window();
+        let (mut newest, mut answered) = (None, Vec::new());
+        for (first, last) in ack.ranges() {
+            let from = self.sent.partition_point(|sent| sent.counter < first);
+            for sent in self.sent.iter_mut().skip(from).take_while(|sent| sent.counter <= last) {
+                if sent.done {
+                    continue;
+                }
+                sent.done = true;
+                answered.extend(sent.contents.iter().filter_map(|content| match content {
+                    Content::Answer(flow) => Some(*flow),
+                    _ => None,
+                }));
+                if sent.counter == ack.largest {
+                    newest = Some(sent.at);
+                }
+                self.congestion.acknowledged(sent.bytes as usize, used_up);
+            }
+        }
+        for flow in answered {
+            // The peer knows that it was refused: nothing is kept of it.
+            if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) {
+                self.incoming.remove(&flow);
+            }
+        }
+        self.largest_acked = self.largest_acked.max(ack.largest);
+        if let Some(at) = newest {
+            let held = Duration::from_micros(u64::from(ack.delay_us)).min(self.config.ack_delay * 2);
+            let whole = now.saturating_sub(at);
+            let sample = whole.checked_sub(held).filter(|rest| !rest.is_zero()).unwrap_or(whole);
+            self.rtt.sample(sample);
+            self.congestion.delay(now, sample, self.rtt.smoothed());
+            self.backoff = 0;
+        }
+        self.find_losses(now);
+    }
+
+    /// Takes for lost what was overtaken by enough frames or time.
+    pub(crate) fn find_losses(&mut self, now: Duration) {
+        let patience = self.rtt.reordering();
+        self.loss_at = None;
+        let mut at = 0;
+        while let Some(sent) = self.sent.get(at).filter(|sent| sent.counter < self.largest_acked) {
+            if !sent.done {
+                let due = sent.at + patience;
+                if self.largest_acked - sent.counter >= OVERTAKEN || due <= now {
+                    let (bytes, sent_at) = (sent.bytes as usize, sent.at);
+                    self.congestion.lost(now, bytes, sent_at);
+                    // What is given up is no more in flight, so it is not to be forgotten twice.
+                    self.requeue(at);
+                } else {
+                    self.loss_at = Some(self.loss_at.map_or(due, |loss: Duration| loss.min(due)));
+                }
+            }
+            at += 1;
+        }
+        self.trim();
+    }
+
+    /// A frame that was not answered for long: its contents go again.
+    pub(crate) fn give_up_frame(&mut self, at: usize) {
+        if let Some(sent) = self.sent.get(at) {
+            self.congestion.forget(sent.bytes as usize);
+            self.requeue(at);
+        }
+    }
+
+    fn requeue(&mut self, at: usize) {
+        let Some(sent) = self.sent.get_mut(at) else { return };
+        sent.done = true;
+        self.stats.lost_frames += 1;
+        let mut contents = core::mem::take(&mut sent.contents);
+        for &content in &contents {
+            match content {
+                Content::Span(flow, span) => {
+                    if let Some(out) = self.out.get_mut(&flow) {
+                        out.lost(span);
+                    }
+                    self.schedule(flow);
+                }
+                Content::Ping | Content::Bye => {}
+                Content::Credit(flow) => {
+                    if let Some(incoming) = self.incoming.get_mut(&flow) {
+                        incoming.dirty = true;
+                        self.credit_soon(flow);
+                    }
+                }
+                // If it has no meaning any more, that is seen when it is built.
+                other => self.control.push_back(other),
+            }
+        }
+        contents.clear();
+        if self.spare.len() < 4096 {
+            self.spare.push(contents);
+        }
+    }
+
+    /// Forgets frames from the front of which all is known.
+    pub(crate) fn trim(&mut self) {
+        while self.sent.front().is_some_and(|sent| sent.done) {
+            let Some(mut sent) = self.sent.pop_front() else { break };
+            sent.contents.clear();
+            if sent.contents.capacity() > 0 && self.spare.len() < 4096 {
+                self.spare.push(sent.contents);
+            }
+        }
+    }
+}
+
+fn released(flow: u32, token: u64) -> Event {
+    Event::Released { flow, token, end: End::Delivered }
+}

@@ -1,0 +1,396 @@
+//! Building frames, and what is due by time.
+
+use std::time::Duration;
+
+use insane_wire::fragment::{Fragments, whole_limit};
+use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
+use insane_wire::frame::record::Part;
+use insane_wire::frame::{CHECKED, FrameBuilder, Header, MIN_FRAME_LIMIT};
+
+use crate::outflow::{Next, Span, State, on_the_wire};
+use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, TICK};
+
+/// Acknowledge at once after so many frames.
+const ACK_EVERY: u32 = 16;
+
+/// Frames that end before this byte of their message may be padded.
+const PAD_BELOW: u32 = 32 << 10;
+
+/// Frames that go after a time-out without regard to the window.
+const PROBES: u32 = 2;
+
+/// What a frame carried that must be sent again if it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    Open(u32),
+    Answer(u32),
+    Credit(u32),
+    Told(u32),
+    Close(u32),
+    Closed(u32),
+    Bye,
+    Ping,
+    Span(u32, Span),
+}
+
+/// A frame that was sent and is not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) counter: u64,
+    pub(crate) at: Duration,
+    pub(crate) bytes: u32,
+    /// Acknowledged, or taken for lost.
+    pub(crate) done: bool,
+    pub(crate) contents: Vec<Content>,
+}
+
+impl Path {
+    /// Builds the next frame at the end of `out`; `None` when there is nothing to send now. Small payloads are copied by
+    /// `payloads`, one large one may have to be gathered behind what is in the buffer ([`Built::gather`]).
+    pub fn transmit(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
+        // Once for all frames of a batch.
+        if now != self.last_poll {
+            self.on_time(now);
+        }
+        if self.hello_due.is_some_and(|due| due <= now) {
+            return Some(self.build_hello(now, out));
+        }
+        let peer = self.peer?;
+        let flags = if self.config.checked { CHECKED } else { 0 };
+        let sent_us = now.as_micros() as u32;
+        let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
+        let limit = self.config.frame_limit.min(peer.max_frame as usize).max(MIN_FRAME_LIMIT);
+        let mut frame = FrameBuilder::new(out, header, limit);
+        let mut contents = self.spare.pop().unwrap_or_default();
+        let data = self.may_send(now);
+        let ack_now = self.ack_due.is_some_and(|due| due <= now);
+        let acks = self.unacked > 0 && (ack_now || !self.control.is_empty() || (data && !self.round.is_empty()));
+        if acks {
+            let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
+            // Half the frame at most, so that everything else has room.
+            frame.ack(delay, self.seen.runs().take((limit / 2 - 48) / 8));
+        }
+        let mut domain = None;
+        self.add_control(&mut frame, &mut contents, &mut domain);
+        let mut gather = None;
+        if data {
+            gather = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
+        }
+        let heartbeat = now.saturating_sub(self.last_sent) >= self.config.heartbeat || self.probes > 0;
+        if contents.is_empty() && gather.is_none() && domain.is_none() && heartbeat && frame.ping() {
+            contents.push(Content::Ping);
+        }
+        if frame.is_empty() {
+            frame.abandon();
+            self.spare.push(contents);
+            return None;
+        }
+        let len = frame.finish();
+        // A frame of an acknowledgement alone is not acknowledged.
+        let eliciting = !contents.is_empty() || domain.is_some();
+        if acks {
+            (self.unacked, self.ack_due) = (0, None);
+        }
+        self.register(now, len, eliciting, contents);
+        let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
+        Some(Built { len, gather, may_pad: small && !self.config.checked })
+    }
+
+    fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
+        self.stats.sent_frames += 1;
+        if eliciting {
+            self.last_sent = now;
+            self.probes = self.probes.saturating_sub(1);
+            self.congestion.sent(len);
+            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+        } else {
+            self.spare.push(contents);
+        }
+        self.counter += 1;
+    }
+
+    fn build_hello(&mut self, now: Duration, out: &mut Vec<u8>) -> Built {
+        let flags = if self.config.checked { CHECKED } else { 0 };
+        let mut frame = FrameBuilder::new(out, Header { flags, ..Header::default() }, MIN_FRAME_LIMIT);
+        frame.hello(&Hello {
+            host: self.config.host,
+            incarnation: self.own,
+            echo: self.peer.map_or(self.heard, |peer| if self.heard == 0 { peer.incarnation } else { self.heard }),
+            max_frame: self.config.max_frame,
+            adopted: self.peer.is_some_and(|peer| peer.incarnation == self.heard),
+        });
+        self.hello_sent(now);
+        self.stats.sent_frames += 1;
+        Built { len: frame.finish(), gather: None, may_pad: false }
+    }
+
+    fn may_send(&mut self, now: Duration) -> bool {
+        self.probes > 0 || (self.congestion.has_room() && self.congestion.pace(now, self.rtt.smoothed()) <= now)
+    }
+
+    /// Adds control records in their order, as long as they fit and are of one domain.
+    fn add_control(&mut self, frame: &mut FrameBuilder<'_>, contents: &mut Vec<Content>, domain: &mut Option<u32>) {
+        while let Some(&next) = self.control.front() {
+            let added = match next {
+                Content::Open(flow) => match self.out.get(&flow).filter(|out| out.state == State::Opening) {
+                    Some(out) => {
+                        let spec = out.spec;
+                        if domain.is_some_and(|domain| domain != spec.domain) {
+                            break;
+                        }
+                        let open = FlowOpen {
+                            flow,
+                            reliable: spec.reliable,
+                            epoch: spec.epoch,
+                            channel: spec.channel,
+                            first: out.first_sequence(),
+                        };
+                        let added = frame.flow_open(&open);
+                        if added {
+                            *domain = Some(spec.domain);
+                            frame.set_domain(spec.domain);
+                        }
+                        Some(added)
+                    }
+                    None => None,
+                },
+                Content::Answer(flow) => self.answer(flow).map(|answer| frame.flow_ack(&answer)),
+                Content::Credit(flow) => self.incoming.get_mut(&flow).map(|incoming| {
+                    (incoming.dirty, incoming.credit_queued) = (false, false);
+                    let (limit_index, limit_bytes) = (incoming.limit_index as u32, incoming.limit_bytes);
+                    frame.credit(&Credit { flow, limit_index, limit_bytes, account: incoming.account() })
+                }),
+                Content::Told(flow) => {
+                    let out = self.out.get(&flow).filter(|out| out.state == State::Open);
+                    out.map(|out| frame.close(&Close { flow, end: out.end(), last: false }))
+                }
+                Content::Close(flow) => {
+                    let out = self.out.get(&flow).filter(|out| out.state == State::Closing);
+                    out.map(|out| frame.close(&Close { flow, end: out.end(), last: true }))
+                }
+                Content::Closed(flow) => {
+                    let closed = self.closed.iter().find(|closed| closed.0 == flow);
+                    closed.map(|&(_, account)| frame.closed(&Closed { flow, account }))
+                }
+                Content::Bye => Some(frame.bye()),
+                Content::Ping | Content::Span(..) => None,
+            };
+            match added {
+                Some(true) => contents.push(next),
+                Some(false) => break,
+                None => {}
+            }
+            self.control.pop_front();
+        }
+    }
+
+    /// Adds messages of the flows in turn; says what is to be gathered behind the frame.
+    fn add_data(
+        &mut self,
+        now: Duration,
+        frame: &mut FrameBuilder<'_>,
+        contents: &mut Vec<Content>,
+        domain: &mut Option<u32>,
+        payloads: &mut dyn Payloads,
+    ) -> Option<Gather> {
+        let mut others = self.round.len();
+        // A check is over the whole frame, so the whole frame must be at hand.
+        let copy_bytes = if self.config.checked { u32::MAX } else { self.config.copy_bytes };
+        while let Some(&flow) = self.round.front() {
+            let events = &mut self.events;
+            let Some(out) = self.out.get_mut(&flow) else {
+                self.round.pop_front();
+                continue;
+            };
+            let expired = |message: crate::Outgoing| {
+                events.push_back(Event::Released { flow, token: message.token, end: End::Expired })
+            };
+            let Some(next) = out.peek(now, expired) else {
+                out.queued = false;
+                self.round.pop_front();
+                self.try_close(flow);
+                continue;
+            };
+            if domain.is_some_and(|domain| domain != out.spec.domain) {
+                // Another domain's turn is in another frame.
+                others = others.saturating_sub(1);
+                self.round.rotate_left(1);
+                if others == 0 {
+                    break;
+                }
+                continue;
+            }
+            let Some((taken, gather)) = add_message(now, frame, flow, &next, copy_bytes, payloads) else {
+                // The frame is full: the next is another flow's turn.
+                self.round.rotate_left(1);
+                break;
+            };
+            *domain = Some(out.spec.domain);
+            frame.set_domain(out.spec.domain);
+            if out.spec.reliable {
+                contents.push(Content::Span(flow, Span { len: taken, ..next.span }));
+            }
+            if !out.spec.reliable && !self.ticking {
+                (self.ticking, self.next_tick) = (true, now + TICK);
+            }
+            let done = out.took(&next, taken);
+            if done && !out.spec.reliable {
+                let token = next.message.token;
+                self.events.push_back(Event::Released { flow, token, end: End::Sent });
+            }
+            if gather.is_some() {
+                self.round.rotate_left(1);
+                return gather;
+            }
+        }
+        None
+    }
+
+    /// Does what is due. Called by [`Path::transmit`] too.
+    pub fn on_time(&mut self, now: Duration) {
+        // A thread that was held up has not listened: the silence is its own.
+        let held_up = now.saturating_sub(self.last_poll);
+        if held_up > self.config.silence / 4 {
+            self.last_heard = (self.last_heard + held_up).min(now);
+        }
+        self.last_poll = now;
+        if self.peer.is_some() {
+            if now.saturating_sub(self.last_heard) >= self.config.silence {
+                self.lose(now, LostReason::Silent);
+                return;
+            }
+            if self.loss_at.is_some_and(|at| at <= now) {
+                self.find_losses(now);
+            }
+            if self.probe_at().is_some_and(|at| at <= now) {
+                self.probe(now);
+            }
+        }
+        self.unfinished.expire(now);
+        while let Some(gone) = self.unfinished.given_up() {
+            self.was_given_up(gone);
+        }
+        if self.ticking && self.next_tick <= now {
+            self.tick(now);
+        }
+    }
+
+    /// When no answer at all is a reason to ask again.
+    fn probe_at(&self) -> Option<Duration> {
+        let oldest = self.sent.iter().find(|sent| !sent.done)?;
+        Some(oldest.at.max(self.last_sent) + self.rtt.timeout(self.config.ack_delay, self.backoff))
+    }
+
+    fn probe(&mut self, now: Duration) {
+        self.stats.probes += 1;
+        self.backoff += 1;
+        self.probes = PROBES;
+        if self.backoff >= 2 {
+            self.congestion.collapsed();
+        }
+        if let Some(at) = self.sent.iter().position(|sent| !sent.done) {
+            self.give_up_frame(at);
+        }
+        self.last_sent = now;
+        self.trim();
+    }
+
+    fn tick(&mut self, now: Duration) {
+        self.next_tick = now + TICK;
+        let mut ended = Vec::new();
+        self.ticking = false;
+        let flows: Vec<u32> = self.incoming.keys().copied().collect();
+        for flow in flows {
+            let Some(incoming) = self.incoming.get_mut(&flow) else { continue };
+            if incoming.needs_ticks() && incoming.tick() {
+                ended.push(flow);
+            } else {
+                self.ticking |= incoming.needs_ticks();
+                self.credit_soon(flow);
+            }
+        }
+        for (&flow, out) in &mut self.out {
+            if out.tick() {
+                self.control.push_back(Content::Told(flow));
+            }
+            self.ticking |= out.in_doubt();
+        }
+        for flow in ended {
+            self.end_incoming(flow);
+            self.control.push_back(Content::Closed(flow));
+        }
+    }
+
+    /// When [`Path::on_time`] or [`Path::transmit`] is to be called next, at the latest. May be in the past.
+    #[must_use]
+    pub fn timeout(&mut self) -> Option<Duration> {
+        let mut at = self.hello_due;
+        let mut sooner = |other: Option<Duration>| {
+            if let Some(other) = other {
+                at = Some(at.map_or(other, |at: Duration| at.min(other)));
+            }
+        };
+        sooner(self.unfinished.timeout());
+        sooner(self.ticking.then_some(self.next_tick));
+        if self.peer.is_some() {
+            sooner(Some(self.last_heard + self.config.silence));
+            sooner(Some(self.last_sent + self.config.heartbeat));
+            sooner(self.loss_at);
+            sooner(self.probe_at());
+            sooner(self.ack_due);
+            if !self.control.is_empty() {
+                sooner(Some(self.last_poll));
+            }
+            if !self.round.is_empty() && self.congestion.has_room() {
+                sooner(Some(self.congestion.pace(self.last_poll, self.rtt.smoothed())));
+            }
+        }
+        at
+    }
+
+    /// A frame that elicits an acknowledgement has come.
+    pub(crate) fn note_arrival(&mut self, now: Duration, in_order: bool) {
+        self.unacked += 1;
+        let due = if in_order && self.unacked < ACK_EVERY { now + self.config.ack_delay } else { now };
+        self.ack_due = Some(self.ack_due.map_or(due, |at| at.min(due)));
+    }
+}
+
+/// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.
+fn add_message(
+    now: Duration,
+    frame: &mut FrameBuilder<'_>,
+    flow: u32,
+    next: &Next,
+    copy_bytes: u32,
+    payloads: &mut dyn Payloads,
+) -> Option<(u32, Option<Gather>)> {
+    let Next { message, span, .. } = next;
+    let head = on_the_wire(flow, span.index, message, now);
+    let (len, token) = (message.len, message.token);
+    let limit = frame.len() + frame.room();
+    if span.len == len && len as usize <= whole_limit(limit, &head) {
+        if len <= copy_bytes {
+            let added = frame.message_from(&head, len as usize, |out| payloads.copy(token, 0, len, out));
+            return added.then_some((len, None));
+        }
+        return frame.message_apart(&head, len as usize).then_some((len, Some(Gather { token, offset: 0, len })));
+    }
+    let size = Fragments::new(len, limit, &head)?.size();
+    // To the end of the part that a fresh cut would have here, so that resent parts are of the same sizes.
+    let most = size - span.offset % size;
+    let taken = span.len.min(most).min(u32::try_from(frame.fragment_room(&head)).unwrap_or(0));
+    // A frame that has something in it already is no place for a stump.
+    if taken == 0 || (taken < span.len.min(most) && taken < size / 2) {
+        return None;
+    }
+    let part = Part { total: len, offset: span.offset };
+    if copy_bytes == u32::MAX {
+        let added =
+            frame.fragment_from(&head, part, taken as usize, |out| payloads.copy(token, span.offset, taken, out));
+        return added.then_some((taken, None));
+    }
+    frame
+        .fragment_apart(&head, part, taken as usize)
+        .then_some((taken, Some(Gather { token, offset: span.offset, len: taken })))
+}

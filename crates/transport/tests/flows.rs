@@ -1,0 +1,152 @@
+//! Flows beside each other on an undisturbed path: turns, refusals, credit, deadlines.
+
+mod sim;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use insane_transport::{Config, End, Event, FlowSpec, Outgoing, Path, Payloads, SendError, Store};
+use sim::{MS, Weather, World};
+
+struct Nothing;
+
+impl Payloads for Nothing {
+    fn copy(&mut self, _token: u64, _offset: u32, len: u32, out: &mut Vec<u8>) {
+        out.resize(out.len() + len as usize, 0);
+    }
+}
+
+impl Store for Nothing {
+    fn reserve(&mut self, _flow: u32, _bytes: u32, _urgent: bool) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
+}
+
+/// Two paths and what the second is told; every flow is accepted, or refused.
+struct Pair {
+    ends: [Path; 2],
+    now: Duration,
+    accept: bool,
+    /// The flows of the messages that arrived, in order.
+    arrived: Vec<u32>,
+    told: Vec<Event>,
+}
+
+impl Pair {
+    fn new(config: Config) -> Self {
+        let now = MS * 10;
+        let ends = [Path::new(config, 1, now), Path::new(config, 2, now)];
+        Self { ends, now, accept: true, arrived: Vec::new(), told: Vec::new() }
+    }
+
+    /// Lets `frames` frames go each way at most, then a millisecond pass.
+    fn step(&mut self, frames: usize) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            for _ in 0..frames {
+                let mut frame = Vec::new();
+                let Some(built) = self.ends[from].transmit(self.now, &mut frame, &mut Nothing) else { break };
+                frame.resize(built.len, 0);
+                assert_eq!(self.ends[to].receive(self.now, &frame, 0, &mut Nothing).result, Ok(()));
+                while let Some(event) = self.ends[to].event() {
+                    match event {
+                        Event::Requested { open, .. } if self.accept => self.ends[to].accept(open.flow, 0),
+                        Event::Requested { open, .. } => self.ends[to].refuse(open.flow, 1),
+                        Event::Message { flow, .. } => self.arrived.push(flow),
+                        other => self.told.push(other),
+                    }
+                }
+            }
+        }
+        while let Some(event) = self.ends[0].event() {
+            self.told.push(event);
+        }
+        self.now += MS;
+    }
+
+    fn open(&mut self, epoch: u128, reliable: bool) -> u32 {
+        self.ends[0].open(FlowSpec { domain: 1, epoch, channel: 1, reliable, first: 1 })
+    }
+}
+
+fn message(sequence: u64, len: u32) -> Outgoing {
+    Outgoing { token: sequence, sequence, len, ..Outgoing::default() }
+}
+
+#[test]
+fn a_busy_flow_lets_others_have_their_turn() {
+    let mut pair = Pair::new(Config { dedicated: true, ..Config::default() });
+    let (busy, quiet) = (pair.open(1, true), pair.open(2, true));
+    (0..20).for_each(|_| pair.step(4));
+    for sequence in 1..=4000 {
+        assert_eq!(pair.ends[0].send(busy, message(sequence, 64)), Ok(()));
+    }
+    assert_eq!(pair.ends[0].send(quiet, message(1, 64)), Ok(()));
+    pair.step(3);
+    assert!(pair.arrived.contains(&quiet), "it waits behind {} messages", pair.arrived.len());
+}
+
+#[test]
+fn a_refused_flow_costs_the_receiver_nothing() {
+    let config = Config { flows: 4, ..Config::default() };
+    let mut pair = Pair::new(config);
+    pair.accept = false;
+    for epoch in 1..100 {
+        let flow = pair.open(epoch, true);
+        (0..20).for_each(|_| pair.step(4));
+        assert!(pair.told.contains(&Event::Refused { flow, status: 1 }), "flow {flow}");
+        pair.ends[0].close(flow);
+    }
+}
+
+#[test]
+fn without_credit_nothing_goes_and_nothing_is_lost() {
+    let mut pair = Pair::new(Config { credit_messages: 5, queue_messages: 20, ..Config::default() });
+    let flow = pair.open(1, true);
+    for sequence in 1..=20 {
+        assert_eq!(pair.ends[0].send(flow, message(sequence, 10)), Ok(()));
+    }
+    assert_eq!(pair.ends[0].send(flow, message(21, 10)), Err(SendError::Full));
+    (0..100).for_each(|_| pair.step(4));
+    assert_eq!(pair.arrived.len(), 5);
+    pair.ends[1].consumed(flow, 3, 30);
+    (0..100).for_each(|_| pair.step(4));
+    assert_eq!(pair.arrived.len(), 8);
+    let counts = pair.ends[0].counts(flow).unwrap();
+    assert_eq!((counts.waiting, counts.under_way, counts.delivered), (12, 8, 0));
+    // What the sinks have is the sender's again.
+    pair.ends[1].advance(flow, 6);
+    (0..100).for_each(|_| pair.step(4));
+    let released = |event: &&Event| matches!(event, Event::Released { end: End::Delivered, .. });
+    assert_eq!(pair.told.iter().filter(released).count(), 6);
+}
+
+#[test]
+fn a_message_past_its_deadline_is_not_sent() {
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, false);
+    let late = Outgoing { deadline: Some(pair.now), ..message(1, 10) };
+    assert_eq!(pair.ends[0].send(flow, late), Ok(()));
+    assert_eq!(pair.ends[0].send(flow, message(2, 10)), Ok(()));
+    (0..200).for_each(|_| pair.step(4));
+    let counts = pair.ends[0].counts(flow).unwrap();
+    assert_eq!((pair.arrived.len(), counts.expired, counts.delivered, counts.under_way), (1, 1, 1, 0));
+    assert!(pair.told.contains(&Event::Released { flow, token: 1, end: End::Expired }));
+}
+
+#[test]
+fn an_abandoned_flow_gives_everything_back() {
+    let mut world = World::new(Config::default(), 3, Weather::default());
+    world.hosts[0].source(1, 7, true, VecDeque::from(vec![100; 60]));
+    world.hosts[1].sink(1, true);
+    world.hosts[1].stalled = true;
+    world.hosts[0].reopen(0);
+    let later = world.now + MS * 500;
+    world.run(later + MS * 10, |world| world.now >= later);
+    let flow = world.hosts[0].flow_of(0).unwrap();
+    world.hosts[0].path.abandon(flow);
+    let limit = world.now + MS * 2000;
+    world.run(limit, |world| world.hosts[0].flow_of(0).is_none());
+    assert_eq!(world.hosts[0].sources[0].ends.get(&End::Unconfirmed), Some(&60));
+}

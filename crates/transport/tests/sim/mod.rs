@@ -1,0 +1,569 @@
+//! Two hosts, a network that does what a seed says, and the clients whose memory outlives their runtimes.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use insane_transport::{
+    Config, Counts, End, Event, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, SendError, Store,
+};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// SplitMix64.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n.max(1)
+    }
+
+    pub(crate) fn percent(&mut self, p: u64) -> bool {
+        self.below(100) < p
+    }
+}
+
+/// What the network does, in percent of frames.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Weather {
+    pub(crate) lose: u64,
+    pub(crate) repeat: u64,
+    pub(crate) delay: u64,
+    pub(crate) change: u64,
+    /// How often, in percent, the link is cut or a runtime killed, per 100 ms of the first two seconds.
+    pub(crate) cut: u64,
+    pub(crate) kill: u64,
+}
+
+/// The payload of a message: anybody can tell what it should be.
+pub(crate) fn payload(epoch: u128, sequence: u64, len: u32) -> impl Iterator<Item = u8> {
+    let start = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ epoch as u64;
+    (0..u64::from(len)).map(move |at| (start.rotate_left((at % 63) as u32) ^ at) as u8)
+}
+
+/// The messages of sources by token: what a client's segment would hold.
+#[derive(Debug, Default)]
+struct Payloads1 {
+    sizes: HashMap<u64, (u128, u64, u32)>,
+}
+
+impl Payloads for Payloads1 {
+    fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
+        let (epoch, sequence, whole) = self.sizes[&token];
+        out.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize));
+    }
+}
+
+/// A source: a client of the sending host.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) epoch: u128,
+    pub(crate) domain: u32,
+    pub(crate) reliable: bool,
+    /// Messages still to be emitted: sizes.
+    pub(crate) todo: VecDeque<u32>,
+    next: u64,
+    /// Reliable: not confirmed. Best effort: given to the runtime.
+    retained: BTreeMap<u64, u32>,
+    flow: Option<u32>,
+    pub(crate) refused: u64,
+    pub(crate) emitted: u64,
+    /// Of paths that are gone.
+    pub(crate) past: Counts,
+    pub(crate) ends: HashMap<End, u64>,
+}
+
+/// A sink: a client of the receiving host. Its cursor outlives the runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Sink {
+    pub(crate) reliable: bool,
+    pub(crate) seen: Vec<u64>,
+    pub(crate) cursor: u64,
+    /// Handed over by the runtime and not consumed: flow, sequence, bytes.
+    link: VecDeque<(u32, u64, u64)>,
+    once: BTreeSet<u64>,
+}
+
+/// One host's runtime with its clients.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) path: Path,
+    config: Config,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) sinks: HashMap<u128, Sink>,
+    flows: HashMap<u32, u128>,
+    payloads: Payloads1,
+    next_token: u64,
+    pub(crate) memory: Memory,
+    pub(crate) lost: u64,
+    pub(crate) stalled: bool,
+    pub(crate) placed: u64,
+    pub(crate) strays: u64,
+}
+
+/// The receiver's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
+    pub(crate) slots: HashMap<u64, Vec<u8>>,
+    next: u64,
+    pub(crate) most_slots: usize,
+    pub(crate) refused: u64,
+}
+
+impl Store for Memory {
+    fn reserve(&mut self, _flow: u32, bytes: u32, urgent: bool) -> Option<u64> {
+        if !urgent && self.slots.len() >= self.most_slots {
+            self.refused += 1;
+            return None;
+        }
+        self.next += 1;
+        self.slots.insert(self.next, vec![0xee; bytes as usize]);
+        Some(self.next)
+    }
+
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        let slot = self.slots.get_mut(&slot).expect("a slot that was reserved");
+        slot[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.slots[&slot][at as usize..(at + len) as usize]);
+    }
+}
+
+impl Memory {
+    /// Takes out what an event's payload is.
+    fn take(&mut self, lies: Lies) -> Vec<u8> {
+        match lies {
+            Lies::Slot { slot, len } => {
+                let mut bytes = self.slots.remove(&slot).expect("a slot is given back once");
+                bytes.truncate(if len == 0 { bytes.len() } else { len as usize });
+                bytes
+            }
+            Lies::Frame { token, at, len } => {
+                let frame = self.frames.get_mut(&token).expect("a frame is kept while it is needed");
+                let bytes = frame.0[at..at + len].to_vec();
+                frame.1 = frame.1.checked_sub(1).expect("no more references than were said");
+                if frame.1 == 0 {
+                    self.frames.remove(&token);
+                }
+                bytes
+            }
+        }
+    }
+}
+
+impl Host {
+    pub(crate) fn new(config: Config, seed: u64, now: Duration) -> Self {
+        Self {
+            path: Path::new(config, seed, now),
+            config,
+            sources: Vec::new(),
+            sinks: HashMap::new(),
+            flows: HashMap::new(),
+            payloads: Payloads1::default(),
+            next_token: 1,
+            memory: Memory { most_slots: 12, ..Memory::default() },
+            lost: 0,
+            stalled: false,
+            placed: 0,
+            strays: 0,
+        }
+    }
+
+    pub(crate) fn source(&mut self, epoch: u128, domain: u32, reliable: bool, todo: VecDeque<u32>) {
+        let ends = HashMap::new();
+        let (retained, past) = (BTreeMap::new(), Counts::default());
+        let source =
+            Source { epoch, domain, reliable, todo, next: 1, retained, flow: None, refused: 0, emitted: 0, past, ends };
+        self.sources.push(source);
+    }
+
+    pub(crate) fn sink(&mut self, epoch: u128, reliable: bool) {
+        self.sinks.insert(epoch, Sink { reliable, ..Sink::default() });
+    }
+
+    /// The runtime is killed and started anew; its clients come back with what they have.
+    pub(crate) fn restart(&mut self, seed: u64, now: Duration, random: &mut Random) {
+        for source in &mut self.sources {
+            if let Some(counts) = source.flow.take().and_then(|flow| self.path.counts(flow)) {
+                assert!(counts.balance(), "{counts:?}");
+                source.past.delivered += counts.delivered;
+                source.past.unconfirmed += counts.unconfirmed + counts.under_way + counts.waiting;
+                source.past.lost += counts.lost;
+                source.past.dropped += counts.dropped;
+            }
+        }
+        self.path = Path::new(self.config, seed, now);
+        self.flows.clear();
+        self.payloads.sizes.clear();
+        let most_slots = self.memory.most_slots;
+        self.memory = Memory { most_slots, ..Memory::default() };
+        for sink in self.sinks.values_mut() {
+            // What lay in the links may or may not be read still.
+            if random.percent(50) {
+                sink.link.clear();
+            }
+            while let Some((_, sequence, _)) = sink.link.pop_front() {
+                sink.consume(sequence);
+            }
+        }
+        for n in 0..self.sources.len() {
+            if !self.sources[n].reliable {
+                self.sources[n].retained.clear();
+            }
+            self.reopen(n);
+        }
+    }
+
+    pub(crate) fn reopen(&mut self, n: usize) {
+        let source = &mut self.sources[n];
+        let first = source.retained.keys().next().copied().unwrap_or(source.next);
+        let spec =
+            FlowSpec { domain: source.domain, epoch: source.epoch, channel: 5, reliable: source.reliable, first };
+        let flow = self.path.open(spec);
+        source.flow = Some(flow);
+        let again: Vec<(u64, u32)> = source.retained.iter().map(|(sequence, len)| (*sequence, *len)).collect();
+        for (sequence, len) in again {
+            assert_eq!(self.give(n, flow, sequence, len), Ok(()));
+        }
+    }
+
+    fn give(&mut self, n: usize, flow: u32, sequence: u64, len: u32) -> Result<(), SendError> {
+        let token = self.next_token;
+        let message = Outgoing { token, len, sequence, timestamp_ns: sequence & 1, ..Outgoing::default() };
+        self.path.send(flow, message)?;
+        self.next_token += 1;
+        self.payloads.sizes.insert(token, (self.sources[n].epoch, sequence, len));
+        Ok(())
+    }
+
+    /// Clients emit and consume.
+    pub(crate) fn clients(&mut self, random: &mut Random) {
+        for n in 0..self.sources.len() {
+            let Some(flow) = self.sources[n].flow else { continue };
+            for _ in 0..random.below(12) {
+                let source = &self.sources[n];
+                // A reliable source waits when it has as much out as its slots allow.
+                if source.reliable && source.retained.len() >= 64 {
+                    break;
+                }
+                let (Some(&len), sequence) = (source.todo.front(), source.next) else { break };
+                let given = self.give(n, flow, sequence, len);
+                let source = &mut self.sources[n];
+                match given {
+                    Ok(()) => {
+                        source.retained.insert(sequence, len);
+                        source.emitted += 1;
+                    }
+                    Err(SendError::Full) if source.reliable => break,
+                    Err(SendError::Full) => source.refused += 1,
+                    Err(e) => panic!("{e}"),
+                }
+                source.todo.pop_front();
+                source.next += 1;
+            }
+        }
+        if self.stalled {
+            return;
+        }
+        for sink in self.sinks.values_mut() {
+            for _ in 0..random.below(20) {
+                let Some((flow, sequence, bytes)) = sink.link.pop_front() else { break };
+                sink.consume(sequence);
+                self.path.consumed(flow, 1, bytes);
+                self.path.advance(flow, sink.cursor);
+            }
+        }
+    }
+
+    pub(crate) fn events(&mut self) {
+        while let Some(event) = self.path.event() {
+            match event {
+                Event::Requested { open, .. } => match self.sinks.get(&open.epoch) {
+                    Some(sink) => {
+                        // The runtime that survives knows what it has put into links already.
+                        let handed = sink.link.iter().map(|item| item.1).max().unwrap_or(0);
+                        self.path.accept(open.flow, handed.max(sink.cursor));
+                        self.flows.insert(open.flow, open.epoch);
+                    }
+                    None => self.path.refuse(open.flow, 1),
+                },
+                Event::Message { flow, message, lies } => {
+                    let bytes = self.memory.take(lies);
+                    let epoch = self.flows[&flow];
+                    let len = bytes.len() as u32;
+                    assert!(payload(epoch, message.sequence, len).eq(bytes), "message {} is changed", message.sequence);
+                    assert_eq!(message.timestamp_ns, message.sequence & 1);
+                    let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
+                    sink.link.push_back((flow, message.sequence, u64::from(len)));
+                }
+                Event::Discard(lies) => drop(self.memory.take(lies)),
+                Event::Released { flow, token, end } => {
+                    let source = self.sources.iter_mut().find(|source| source.flow == Some(flow)).expect("its source");
+                    let (_, sequence, _) = self.payloads.sizes[&token];
+                    *source.ends.entry(end).or_default() += 1;
+                    assert!(source.retained.remove(&sequence).is_some(), "{sequence} is released twice");
+                }
+                Event::Lost(_) => self.lost += 1,
+                Event::Closed { flow, counts } => {
+                    let source = self.sources.iter_mut().find(|source| source.flow == Some(flow)).expect("its source");
+                    assert!(counts.balance() && counts.waiting == 0 && counts.under_way == 0, "{counts:?}");
+                    source.past.delivered += counts.delivered;
+                    source.past.lost += counts.lost;
+                    source.past.dropped += counts.dropped;
+                    source.past.unconfirmed += counts.unconfirmed;
+                    source.flow = None;
+                }
+                Event::Ended { flow, .. } => {
+                    self.flows.remove(&flow);
+                    // Messages of an ended flow may still be in links; their credit is worth nothing.
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The frames that go now, whole.
+    pub(crate) fn frames(&mut self, now: Duration) -> Vec<Vec<u8>> {
+        let (mut out, mut frames) = (Vec::new(), Vec::new());
+        while let Some(built) = self.path.transmit(now, &mut out, &mut self.payloads) {
+            let mut frame = core::mem::take(&mut out);
+            if let Some(Gather { token, offset, len }) = built.gather {
+                let (epoch, sequence, whole) = self.payloads.sizes[&token];
+                frame.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize));
+            }
+            assert_eq!(frame.len(), built.len);
+            assert!(frame.len() <= self.config.frame_limit);
+            frames.push(frame);
+            assert!(frames.len() < 100_000, "no end of frames");
+        }
+        frames
+    }
+
+    pub(crate) fn arrive(&mut self, now: Duration, frame: Vec<u8>) {
+        self.memory.next += 1;
+        let token = self.memory.next;
+        let receipt = self.path.receive(now, &frame, token, &mut self.memory);
+        if receipt.kept > 0 {
+            self.memory.frames.insert(token, (frame, receipt.kept));
+        }
+    }
+
+    /// Receives frames that came at one instant as a datapath with joined receive does, which places payloads by the head of
+    /// the first; says how many it took.
+    pub(crate) fn arrive_joined(&mut self, now: Duration, frames: &[Vec<u8>]) -> usize {
+        let stride = frames[0].len();
+        let mut count = 1 + frames[1..].iter().take_while(|frame| frame.len() == stride).count();
+        count += usize::from(frames.get(count).is_some_and(|frame| frame.len() < stride));
+        let run = &frames[..count];
+        let len = run.iter().map(Vec::len).sum();
+        let head = &run[0][..stride.min(128)];
+        let Some(landing) = self.path.place(now, head, len, stride, &mut self.memory) else { return 0 };
+        if run[count - 1].len() < landing.head_bytes {
+            return 0;
+        }
+        let (mut heads, mut at) = (Vec::new(), landing.at);
+        for frame in run {
+            let (head, body) = frame.split_at(landing.head_bytes);
+            heads.extend_from_slice(head);
+            self.memory.fill(landing.slot, at, body);
+            at += body.len() as u32;
+        }
+        assert_eq!(at, landing.at + landing.bytes);
+        for stray in self.path.receive_run(now, &heads, &landing, stride, len, &mut self.memory) {
+            self.strays += 1;
+            self.arrive(now, stray);
+        }
+        self.placed += 1;
+        count
+    }
+
+    pub(crate) fn balance(&self) {
+        for source in &self.sources {
+            if let Some(counts) = source.flow.and_then(|flow| self.path.counts(flow)) {
+                assert!(counts.balance(), "{counts:?}");
+            }
+        }
+        assert!(self.memory.frames.len() <= 3 * 4096, "memory of frames is not bounded");
+        assert!(self.memory.slots.len() <= self.memory.most_slots + self.flows.len());
+    }
+
+    pub(crate) fn idle(&self) -> bool {
+        self.sources.iter().all(|source| source.todo.is_empty() && source.retained.is_empty())
+            && self.sinks.values().all(|sink| sink.link.is_empty())
+    }
+
+    pub(crate) fn flow_of(&self, n: usize) -> Option<u32> {
+        self.sources[n].flow
+    }
+}
+
+impl Sink {
+    fn consume(&mut self, sequence: u64) {
+        assert!(self.once.insert(sequence), "message {sequence} came twice");
+        if self.reliable {
+            assert_eq!(sequence, self.cursor + 1, "messages are out of order or missing");
+        }
+        self.cursor = self.cursor.max(sequence);
+        self.seen.push(sequence);
+    }
+}
+
+/// The network between two hosts.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Duration,
+    pub(crate) hosts: [Host; 2],
+    pub(crate) random: Random,
+    pub(crate) weather: Weather,
+    /// Arrival, order, to whom, what.
+    wire: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
+    sent: u64,
+    pub(crate) cut_until: Duration,
+    next_clients: Duration,
+    pub(crate) kills: u64,
+    pub(crate) cuts: u64,
+    next_event: Duration,
+}
+
+impl World {
+    pub(crate) fn new(config: Config, seed: u64, weather: Weather) -> Self {
+        let mut random = Random(seed);
+        let now = MS * 10;
+        let hosts = [Host::new(config, random.next(), now), Host::new(config, random.next(), now)];
+        Self {
+            now,
+            hosts,
+            random,
+            weather,
+            wire: BTreeMap::new(),
+            sent: 0,
+            cut_until: Duration::ZERO,
+            next_clients: now,
+            kills: 0,
+            cuts: 0,
+            next_event: now + MS * 100,
+        }
+    }
+
+    fn post(&mut self, to: usize, frame: Vec<u8>) {
+        let w = self.weather;
+        if self.now < self.cut_until || self.random.percent(w.lose) {
+            return;
+        }
+        let copies = if self.random.percent(w.repeat) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut frame = frame.clone();
+            if self.random.percent(w.change) {
+                let at = self.random.below(frame.len() as u64) as usize;
+                frame[at] ^= 1 << self.random.below(8);
+            }
+            let jitter = if self.random.percent(w.delay) {
+                self.random.below(20_000)
+            } else {
+                self.random.below(if w.delay > 0 { 50 } else { 1 })
+            };
+            let at = self.now + Duration::from_micros(100 + jitter);
+            self.sent += 1;
+            self.wire.insert((at, self.sent), (to, frame));
+        }
+    }
+
+    /// One step of the world: whatever is due next.
+    pub(crate) fn step(&mut self) {
+        for n in 0..2 {
+            for frame in self.hosts[n].frames(self.now) {
+                self.post(1 - n, frame);
+            }
+            self.hosts[n].events();
+        }
+        let mut next = self.next_clients;
+        if let Some(((at, _), _)) = self.wire.first_key_value() {
+            next = next.min(*at);
+        }
+        for host in &mut self.hosts {
+            if let Some(at) = host.path.timeout() {
+                next = next.min(at);
+            }
+        }
+        self.now = next.max(self.now + Duration::from_micros(1));
+        let mut came = [Vec::new(), Vec::new()];
+        while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (to, frame) = entry.remove();
+            came[to].push(frame);
+        }
+        for (host, frames) in self.hosts.iter_mut().zip(came) {
+            let mut at = 0;
+            while at < frames.len() {
+                let joined = if self.random.percent(50) { host.arrive_joined(self.now, &frames[at..]) } else { 0 };
+                if joined == 0 {
+                    host.arrive(self.now, frames[at].clone());
+                }
+                at += joined.max(1);
+                host.events();
+            }
+        }
+        if self.next_clients <= self.now {
+            self.next_clients = self.now + MS;
+            for n in 0..2 {
+                self.hosts[n].clients(&mut self.random);
+                self.hosts[n].events();
+                self.hosts[n].balance();
+            }
+            self.disasters();
+        }
+    }
+
+    fn disasters(&mut self) {
+        if self.now < self.next_event || self.now > MS * 2000 {
+            return;
+        }
+        self.next_event = self.now + MS * 100;
+        if self.random.percent(self.weather.cut) {
+            self.cuts += 1;
+            self.cut_until = self.now + MS * (50 + self.random.below(4000) as u32);
+        }
+        if self.random.percent(self.weather.kill) {
+            self.kills += 1;
+            let who = self.random.below(2) as usize;
+            let seed = self.random.next();
+            self.hosts[who].restart(seed, self.now, &mut self.random);
+        }
+    }
+
+    /// Runs until `done`, or panics after `limit` of virtual time.
+    pub(crate) fn run(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            self.step();
+            if self.now >= limit {
+                for host in &self.hosts {
+                    for source in &host.sources {
+                        let counts = source.flow.map(|flow| (flow, host.path.counts(flow)));
+                        eprintln!("{:?} {} todo, {} retained", counts, source.todo.len(), source.retained.len());
+                    }
+                    for (epoch, sink) in &host.sinks {
+                        eprintln!(
+                            "sink {epoch}: {} seen, cursor {}, link {}",
+                            sink.seen.len(),
+                            sink.cursor,
+                            sink.link.len()
+                        );
+                    }
+                    eprintln!("{} slots, {} frames", host.memory.slots.len(), host.memory.frames.len());
+                }
+                panic!("not done after {limit:?}: {:?}", self.hosts.each_ref().map(|h| h.path.stats()));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Records: the messages, fragments and control pieces in a frame.
+
+use core::ops::Range;
+
+use super::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
+use super::{ALIGN, FrameError, HEADER_BYTES, MAX_MESSAGE_BYTES, le16, le32, le64, padded};
+
+/// The kinds of records, the first byte of each.
+pub mod kind {
+    /// The rest of the frame is padding.
+    pub const END: u8 = 0;
+    /// A whole message.
+    pub const MESSAGE: u8 = 1;
+    /// A part of a message.
+    pub const FRAGMENT: u8 = 2;
+    /// Frames that arrived.
+    pub const ACK: u8 = 3;
+    /// A connection is opened or confirmed.
+    pub const HELLO: u8 = 4;
+    /// A flow is opened.
+    pub const FLOW_OPEN: u8 = 5;
+    /// A flow is accepted or refused.
+    pub const FLOW_ACK: u8 = 6;
+    /// What a flow may send, and what became of what it sent.
+    pub const CREDIT: u8 = 7;
+    /// What a flow has carried; perhaps its end.
+    pub const CLOSE: u8 = 8;
+    /// A flow has ended, with its last account.
+    pub const CLOSED: u8 = 9;
+    /// Nothing but a sign of life; it is acknowledged as every other.
+    pub const PING: u8 = 10;
+    /// The connection ends: its sender stops.
+    pub const BYE: u8 = 11;
+}
+
+/// Flag of a message or fragment: eight bytes of emission time follow its header.
+pub const TIMESTAMP: u8 = 1;
+
+/// Flag of a message or fragment: eight bytes of launch time follow (after the emission time, if that is there too).
+pub const LAUNCH: u8 = 2;
+
+const MESSAGE_FLAGS: u8 = TIMESTAMP | LAUNCH;
+
+/// The size in bytes of a message's header without its optional fields.
+pub const MESSAGE_BYTES: usize = 24;
+
+/// The size in bytes of a fragment's header without its optional fields.
+pub const FRAGMENT_BYTES: usize = 32;
+
+/// What is said of a message, whole or in part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Message {
+    /// The flow, as its sender numbered it in its connection.
+    pub flow: u32,
+    /// The message's number in its flow, from 0, without gaps: the low half of it.
+    pub index: u32,
+    /// The message's number at its source, from 1.
+    pub sequence: u64,
+    /// How long the message is still worth something, in microseconds from when its frame was built; 0 for ever.
+    pub lifetime_us: u32,
+    /// 0 (lowest) to 15.
+    pub priority: u8,
+    /// When it was emitted, in nanoseconds of the sender's CLOCK_REALTIME; 0 when not asked for.
+    pub timestamp_ns: u64,
+    /// When it is to be sent or shown, in nanoseconds of TAI; 0 for at once.
+    pub launch_ns: u64,
+}
+
+impl Message {
+    /// The bytes of the optional fields.
+    #[must_use]
+    pub const fn option_bytes(&self) -> usize {
+        (if self.timestamp_ns != 0 { 8 } else { 0 }) + (if self.launch_ns != 0 { 8 } else { 0 })
+    }
+}
+
+/// The part of a message that a fragment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    /// The whole message's length in bytes.
+    pub total: u32,
+    /// Where the part belongs in the message, in bytes.
+    pub offset: u32,
+}
+
+/// Where a payload lies in the frame's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// The first byte.
+    pub at: usize,
+    /// How many.
+    pub len: usize,
+}
+
+impl Place {
+    /// The same as a range.
+    #[inline]
+    #[must_use]
+    pub const fn range(self) -> Range<usize> {
+        self.at..self.at + self.len
+    }
+}
+
+/// One record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A whole message.
+    Message(Message, Place),
+    /// A part of one.
+    Fragment(Message, Part, Place),
+    /// Frames that arrived.
+    Ack(Ack<'a>),
+    /// A connection is opened or confirmed.
+    Hello(Hello),
+    /// A flow is opened.
+    FlowOpen(FlowOpen),
+    /// A flow is accepted or refused.
+    FlowAck(FlowAck),
+    /// Credit and account of a flow.
+    Credit(Credit),
+    /// What a flow has carried; perhaps its end.
+    Close(Close),
+    /// A flow has ended.
+    Closed(Closed),
+    /// A sign of life.
+    Ping,
+    /// The connection ends.
+    Bye,
+    /// A kind that this version does not know; it is passed over.
+    Unknown(u8),
+}
+
+/// The records of a frame, in order. After an error there are no more.
+#[derive(Debug, Clone)]
+pub struct Records<'a> {
+    frame: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Records<'a> {
+    #[inline]
+    pub(super) fn new(frame: &'a [u8], end: usize) -> Self {
+        Self { frame, at: HEADER_BYTES, end }
+    }
+
+    /// The records in a frame's head of which the payload is elsewhere: reads one message or fragment whose header is here
+    /// and whose payload may not be. For datapaths that peek at a header before they read the payload.
+    #[must_use]
+    pub fn peek(head: &'a [u8]) -> Option<(Message, Option<Part>, Place)> {
+        let mut records = Self { frame: head, at: HEADER_BYTES, end: usize::MAX };
+        match records.step(true)? {
+            Ok(Record::Message(message, place)) => Some((message, None, place)),
+            Ok(Record::Fragment(message, part, place)) => Some((message, Some(part), place)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn step(&mut self, peek: bool) -> Option<Result<Record<'a>, FrameError>> {
+        let start = self.at;
+        let rest = self.frame.get(start..self.end.min(self.frame.len()))?;
+        // Less than a record's first word is padding.
+        let head = rest.first_chunk::<ALIGN>()?;
+        let (code, flags, length) = (head[0], head[1], usize::from(le16(head, 2)));
+        if code == kind::END {
+            return None;
+        }
+        let fixed = match code {
+            kind::MESSAGE => MESSAGE_BYTES,
+            kind::FRAGMENT => FRAGMENT_BYTES,
+            _ => ALIGN,
+        };
+        let data = code == kind::MESSAGE || code == kind::FRAGMENT;
+        let options = if data { 8 * (flags & MESSAGE_FLAGS).count_ones() as usize } else { 0 };
+        let head_bytes = fixed + options;
+        let known = if data && peek { head_bytes } else { head_bytes + length };
+        let Some(whole) = rest.get(..known) else {
+            self.at = usize::MAX;
+            return Some(Err(FrameError::Record { kind: code, at: start }));
+        };
+        self.at = start + padded(head_bytes + length);
+        let place = Place { at: start + head_bytes, len: length };
+        let read = if data { read_data(whole, fixed, place) } else { read_control(whole) };
+        Some(read.ok_or_else(|| {
+            self.at = usize::MAX;
+            FrameError::Record { kind: code, at: start }
+        }))
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, FrameError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(false)
+    }
+}
+
+#[inline]
+fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>> {
+    let flags = bytes[1];
+    // Bits 2 and 3 are not given out yet.
+    if flags & 0x0c != 0 {
+        return None;
+    }
+    let mut message = Message {
+        flow: le32(bytes, 4),
+        index: le32(bytes, 8),
+        lifetime_us: le32(bytes, 12),
+        sequence: le64(bytes, 16),
+        priority: flags >> 4,
+        timestamp_ns: 0,
+        launch_ns: 0,
+    };
+    let mut at = fixed;
+    if flags & TIMESTAMP != 0 {
+        message.timestamp_ns = le64(bytes, at);
+        at += 8;
+    }
+    if flags & LAUNCH != 0 {
+        message.launch_ns = le64(bytes, at);
+    }
+    if bytes[0] == kind::MESSAGE {
+        return Some(Record::Message(message, place));
+    }
+    let part = Part { total: le32(bytes, 24), offset: le32(bytes, 28) };
+    let end = part.offset as usize + place.len;
+    let fits = part.total <= MAX_MESSAGE_BYTES && place.len > 0 && end <= part.total as usize;
+    fits.then_some(Record::Fragment(message, part, place))
+}
+
+fn read_control(bytes: &[u8]) -> Option<Record<'_>> {
+    let (_, body) = bytes.split_at_checked(ALIGN)?;
+    let word = le32(bytes, 4);
+    Some(match bytes[0] {
+        kind::ACK => Record::Ack(Ack::read(bytes[1], word, body)?),
+        kind::HELLO => Record::Hello(Hello::read(bytes[1], word, body)?),
+        kind::FLOW_OPEN => Record::FlowOpen(FlowOpen::read(bytes[1], word, body)?),
+        kind::FLOW_ACK => Record::FlowAck(FlowAck::read(bytes[1], word, body)?),
+        kind::CREDIT => Record::Credit(Credit::read(word, body)?),
+        kind::CLOSE => Record::Close(Close::read(bytes[1], word, body)?),
+        kind::CLOSED => Record::Closed(Closed::read(word, body)?),
+        kind::PING => Record::Ping,
+        kind::BYE => Record::Bye,
+        other => Record::Unknown(other),
+    })
+}

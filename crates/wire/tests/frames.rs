@@ -1,0 +1,167 @@
+//! Frames: what is written is read again, and no bytes whatever make the reader fail.
+
+use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
+use insane_wire::frame::record::{Message, Part, Record, Records};
+use insane_wire::frame::{CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, parse};
+use proptest::prelude::*;
+
+fn message() -> impl Strategy<Value = Message> {
+    (any::<(u32, u32, u64, u32)>(), 0u8..16, any::<(u64, u64)>()).prop_map(|(ids, priority, times)| Message {
+        flow: ids.0,
+        index: ids.1,
+        sequence: ids.2,
+        lifetime_us: ids.3,
+        priority,
+        timestamp_ns: times.0 & 1,
+        launch_ns: times.1 & 0xff,
+    })
+}
+
+proptest! {
+    #[test]
+    fn messages_come_out_as_they_went_in(
+        list in proptest::collection::vec((message(), proptest::collection::vec(any::<u8>(), 0..300)), 0..20),
+        checked: bool,
+    ) {
+        let mut bytes = vec![0xaa; 5];
+        let flags = if checked { CHECKED } else { 0 };
+        let header = Header { flags, domain: 9, connection: 8, counter: 7, sent_us: 6, ..Header::default() };
+        let mut frame = FrameBuilder::new(&mut bytes, header, 1472);
+        let taken = list.iter().take_while(|(message, payload)| frame.message(message, payload)).count();
+        let len = frame.finish();
+        prop_assert!(len <= 1472 && len.is_multiple_of(8) && bytes.len() == 5 + len);
+        // Padding of the network after the frame is not the frame's.
+        bytes.extend_from_slice(&[0xff; 20]);
+        let frame = &bytes[5..];
+        let (read, records) = parse(frame).unwrap();
+        prop_assert_eq!((read.domain, read.connection, read.counter, read.sent_us), (9, 8, 7, 6));
+        let mut seen = 0;
+        for (record, (message, payload)) in records.zip(&list) {
+            let Ok(Record::Message(got, place)) = record else { panic!("{record:?}") };
+            prop_assert_eq!((&got, &frame[place.range()]), (message, &payload[..]));
+            prop_assert!(place.at.is_multiple_of(8));
+            seen += 1;
+        }
+        prop_assert_eq!(seen, taken);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), frame_like: bool) {
+        if frame_like && bytes.len() >= HEADER_BYTES {
+            let length = u16::try_from(bytes.len()).unwrap();
+            let head = Header { length, ..Header::default() }.to_bytes();
+            bytes[..HEADER_BYTES].copy_from_slice(&head);
+        }
+        let _ = Records::peek(&bytes);
+        if let Ok((_, records)) = parse(&bytes) {
+            for record in records {
+                match record {
+                    Ok(Record::Message(_, place) | Record::Fragment(_, _, place)) => {
+                        prop_assert!(bytes.get(place.range()).is_some());
+                    }
+                    Ok(Record::Ack(ack)) => {
+                        let mut below = u64::MAX;
+                        for (first, last) in ack.ranges() {
+                            prop_assert!(first >= 1 && first <= last && last < below);
+                            below = first;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_of_a_checked_frame_is_seen(at in 0usize..88, change in 1u8..=255) {
+        let mut bytes = Vec::new();
+        let mut frame = FrameBuilder::new(&mut bytes, Header { flags: CHECKED, ..Header::default() }, 1472);
+        prop_assert!(frame.message(&Message::default(), b"payload that is kept whole"));
+        let len = frame.finish();
+        prop_assert_eq!(len, 88);
+        bytes[at] ^= change;
+        match parse(&bytes) {
+            Err(_) => {}
+            // The flag itself may be what changed; then nothing says that there is a check.
+            Ok((header, _)) => prop_assert!(at == 2 && header.flags & CHECKED == 0),
+        }
+    }
+
+    #[test]
+    fn acknowledged_runs_come_out_as_they_went_in(runs in proptest::collection::vec((1u64..1000, 1u64..1000), 1..64)) {
+        let mut ranges = Vec::new();
+        let mut next = 1;
+        for (gap, len) in &runs {
+            ranges.push((next + gap, next + gap + len - 1));
+            next += gap + len;
+        }
+        ranges.reverse();
+        let mut bytes = Vec::new();
+        let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
+        prop_assert!(frame.ack(17, ranges.iter().copied()));
+        frame.finish();
+        let (_, mut records) = parse(&bytes).unwrap();
+        let Some(Ok(Record::Ack(ack))) = records.next() else { panic!() };
+        prop_assert_eq!(ack.delay_us, 17);
+        prop_assert_eq!(ack.ranges().collect::<Vec<_>>(), ranges);
+        prop_assert!(records.next().is_none());
+    }
+}
+
+#[test]
+fn control_records_come_out_as_they_went_in() {
+    let account = Account { cursor: 1, settled: 2, delivered: 3, lost: 4, dropped: 5, expired: 6 };
+    let hello = Hello { host: 2 << 90, incarnation: 3, echo: 4, max_frame: 5, adopted: true };
+    let open = FlowOpen { flow: 1, reliable: true, epoch: 1 << 100, channel: 2, first: 3 };
+    let ack = FlowAck { flow: 1, status: 2, cursor: 3, limit_index: 4, limit_bytes: 5 };
+    let credit = Credit { flow: 7, limit_index: 8, limit_bytes: 9, account };
+    let (close, closed) = (Close { flow: 1, end: 1 << 40, last: true }, Closed { flow: 1, account });
+    let mut bytes = Vec::new();
+    let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
+    assert!(frame.hello(&hello) && frame.flow_open(&open) && frame.flow_ack(&ack) && frame.credit(&credit));
+    assert!(frame.close(&close) && frame.closed(&closed) && frame.ping() && frame.bye());
+    frame.finish();
+    let (_, records) = parse(&bytes).unwrap();
+    let read: Vec<_> = records.map(Result::unwrap).collect();
+    let wanted = [
+        Record::Hello(hello),
+        Record::FlowOpen(open),
+        Record::FlowAck(ack),
+        Record::Credit(credit),
+        Record::Close(close),
+        Record::Closed(closed),
+        Record::Ping,
+        Record::Bye,
+    ];
+    assert_eq!(read, wanted);
+}
+
+#[test]
+fn a_frame_never_grows_over_its_limit() {
+    let mut bytes = Vec::new();
+    let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 100);
+    assert!(!frame.message(&Message::default(), &[0; 48]) && frame.is_empty());
+    assert!(!frame.credit(&Credit::default()));
+    assert!(frame.message(&Message::default(), &[0; 40]) && !frame.ping());
+    assert_eq!(frame.finish(), 96);
+    let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
+    assert!(frame.fragment_apart(&Message::default(), Part { total: 5000, offset: 0 }, 1400) && !frame.ping());
+    assert_eq!((frame.finish(), bytes.len()), (32 + 32 + 1400, 96 + 64));
+}
+
+#[test]
+fn frames_of_others_are_told_apart() {
+    let good = Header { length: 32, ..Header::default() }.to_bytes();
+    assert!(parse(&good).is_ok());
+    let spoiled = |at: usize, byte: u8| {
+        let mut bad = good;
+        bad[at] = byte;
+        parse(&bad).unwrap_err()
+    };
+    assert_eq!(spoiled(0, b'X'), FrameError::Magic { found: b'X' });
+    assert_eq!(spoiled(1, 2), FrameError::Version { found: 2 });
+    assert_eq!(spoiled(2, 0x80), FrameError::Flags { found: 0x80 });
+    assert_eq!(spoiled(4, 33), FrameError::Truncated { bytes: 32 });
+    assert_eq!(spoiled(4, 31), FrameError::Truncated { bytes: 31 });
+    assert_eq!(parse(&good[..31]).unwrap_err(), FrameError::Truncated { bytes: 31 });
+}

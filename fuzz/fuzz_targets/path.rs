@@ -1,0 +1,113 @@
+//! A peer that says anything on a connection that stands: nothing breaks, memory is bounded and given back once, and the
+//! accounts of what goes the other way balance.
+#![no_main]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use insane_transport::{Config, Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
+use insane_wire::frame::control::Hello;
+use insane_wire::frame::record::{Record, Records};
+use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
+use libfuzzer_sys::fuzz_target;
+
+struct Zeros;
+
+impl Payloads for Zeros {
+    fn copy(&mut self, _token: u64, _offset: u32, len: u32, out: &mut Vec<u8>) {
+        out.resize(out.len() + len as usize, 0);
+    }
+}
+
+#[derive(Default)]
+struct Slots {
+    sizes: HashMap<u64, u32>,
+    next: u64,
+}
+
+impl Store for Slots {
+    fn reserve(&mut self, _flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
+        self.next += 1;
+        self.sizes.insert(self.next, bytes);
+        Some(self.next)
+    }
+
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        assert!(at as usize + bytes.len() <= self.sizes[&slot] as usize);
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, _out: &mut Vec<u8>) {
+        assert!(at + len <= self.sizes[&slot]);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut now = Duration::from_secs(1);
+    let mut path = Path::new(Config { flows: 8, ..Config::default() }, 1, now);
+    let mut out = Vec::new();
+    path.transmit(now, &mut out, &mut Zeros);
+    let Some(Ok(Record::Hello(theirs))) = parse(&out).ok().and_then(|(_, mut records)| records.next()) else { return };
+    let mine = Hello { host: 2, incarnation: 99, echo: theirs.incarnation, max_frame: 65_507, adopted: true };
+    let mut hello = Vec::new();
+    let mut frame = FrameBuilder::new(&mut hello, Header::default(), 512);
+    frame.hello(&mine);
+    frame.finish();
+    let (mut slots, mut frames) = (Slots::default(), HashMap::<u64, u32>::new());
+    assert_eq!(path.receive(now, &hello, 0, &mut slots).result, Ok(()));
+    assert!(path.is_connected());
+    let connection = Hello::connection(theirs.incarnation, 99);
+    let flows = [true, false].map(|reliable| {
+        let flow = path.open(FlowSpec { domain: 1, epoch: 5, channel: 6, reliable, first: 1 });
+        for sequence in 1..=20 {
+            let len = (sequence * 300) as u32;
+            assert_eq!(path.send(flow, Outgoing { token: sequence, len, sequence, ..Outgoing::default() }), Ok(()));
+        }
+        flow
+    });
+    let mut rest = data;
+    let mut token = 0;
+    while let [kind, step, size, tail @ ..] = rest {
+        let (records, tail) = tail.split_at(usize::from(*size).min(tail.len()));
+        rest = tail;
+        now += Duration::from_micros(u64::from(*step) * u64::from(*step));
+        token += 1;
+        let length = (HEADER_BYTES + records.len()) as u16;
+        let header = Header { length, connection, domain: 1, counter: token, ..Header::default() };
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.extend_from_slice(records);
+        let peek = Records::peek(&bytes).map(|(.., place)| place.at);
+        let head_bytes = peek.filter(|&at| kind & 1 != 0 && at < bytes.len());
+        let landing = path.place(now, &bytes, bytes.len(), bytes.len(), &mut slots).filter(|_| head_bytes.is_some());
+        if let Some(landing) = landing {
+            let heads = &bytes[..landing.head_bytes];
+            let _ = path.receive_run(now, heads, &landing, bytes.len(), bytes.len(), &mut slots);
+        } else {
+            let receipt = path.receive(now, &bytes, token, &mut slots);
+            if receipt.kept > 0 {
+                frames.insert(token, receipt.kept);
+            }
+        }
+        while let Some(event) = path.event() {
+            match event {
+                Event::Requested { open, .. } => path.accept(open.flow, 0),
+                Event::Message { lies, .. } | Event::Discard(lies) => match lies {
+                    Lies::Slot { slot, .. } => assert!(slots.sizes.remove(&slot).is_some(), "a slot came back twice"),
+                    Lies::Frame { token, .. } => {
+                        let left = frames.get_mut(&token).expect("a frame that is kept");
+                        *left = left.checked_sub(1).expect("no more references than were said");
+                    }
+                },
+                _ => {}
+            }
+        }
+        for _ in 0..8 {
+            out.clear();
+            if path.transmit(now, &mut out, &mut Zeros).is_none() {
+                break;
+            }
+        }
+        for counts in flows.iter().filter_map(|flow| path.counts(*flow)) {
+            assert!(counts.balance(), "{counts:?}");
+        }
+    }
+});
