@@ -23,8 +23,8 @@ class Session:
         """Opens a stream; `qos` such as "reliability=reliable"; without a name it is made of the QoS."""
     def report(self, what: str) -> str:
         """A report of the runtime as JSON text: "status" or "doctor"."""
-    def events(self) -> list[str]:
-        """Takes the events that came since the last call."""
+    def events(self) -> list[tuple[int, str, str]]:
+        """Takes the events that came since the last call: number, name, and what has happened in words."""
     def counts(self) -> list[dict[str, Any]]:
         """The counts of this session's flows."""
     def close(self) -> None: ...

@@ -74,8 +74,8 @@ impl Session {
         self.with(py, |s| s.report(what))
     }
 
-    fn events(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.with(py, |s| Ok(s.events().iter().map(|e| format!("{e:?}")).collect()))
+    fn events(&self, py: Python<'_>) -> PyResult<Vec<(u32, &'static str, String)>> {
+        self.with(py, |s| Ok(s.events().iter().map(|e| (e.number(), e.name(), e.to_string())).collect()))
     }
 
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {

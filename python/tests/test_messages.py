@@ -246,3 +246,18 @@ def test_a_wait_set_serves_many(session: insane.Session) -> None:
     assert len(waits) == 8
     with pytest.raises(insane.InvalidArgument):
         insane.WaitSet().wait()
+
+
+def test_events_say_what_happened(session: insane.Session) -> None:
+    assert session.events() == []
+    with insane.Session("the other one") as other:
+        source, sink = other.stream().source("events"), session.stream().sink("events")
+        assert source.wait_for_sinks(1) == 1
+        source.send(b"x")
+        assert bytes(sink.consume(5)) == b"x"
+    end = time.monotonic() + 10
+    events: list[tuple[int, str, str]] = []
+    while not events and time.monotonic() < end:
+        events = session.events()
+        time.sleep(0.005)
+    assert events == [(4, "PeerLost", "the session of `the other one` is gone")]

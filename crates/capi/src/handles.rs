@@ -128,18 +128,42 @@ pub unsafe extern "C" fn insane_effective_qos(stream: *const Stream, to: *mut c_
                     .to_owned()
             })
             .collect();
-        let all = lines.join("\n");
+        // SAFETY: the header asks for `size` bytes.
+        unsafe { write_text(&lines.join("\n"), to, size) }
+    })
+}
+
+/// Writes a text and its NUL into `size` bytes, shortened if need be; returns how many the whole takes.
+///
+/// # Safety
+/// `to` has `size` bytes, or `size` is 0.
+unsafe fn write_text(all: &str, to: *mut c_char, size: usize) -> Result<c_long, Error> {
+    if size > 0 && to.is_null() {
+        return Err(invalid("text is NULL"));
+    }
+    if size > 0 {
+        let n = all.len().min(size - 1);
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(all.as_ptr().cast(), to, n) };
+        // SAFETY: as above; `n` is below `size`.
+        unsafe { to.add(n).write(0) };
+    }
+    Ok(c_long::try_from(all.len() + 1).unwrap_or(c_long::MAX))
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_next_event(session: *const Session, to: *mut c_char, size: usize) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let session = unsafe { get(session, "session is NULL") }?;
         if size > 0 && to.is_null() {
             return Err(invalid("text is NULL"));
         }
-        if size > 0 {
-            let n = all.len().min(size - 1);
-            // SAFETY: the header asks for `size` bytes.
-            unsafe { std::ptr::copy_nonoverlapping(all.as_ptr().cast(), to, n) };
-            // SAFETY: as above; `n` is below `size`.
-            unsafe { to.add(n).write(0) };
-        }
-        Ok(c_long::try_from(all.len() + 1).unwrap_or(c_long::MAX))
+        let Some(event) = session.next_event() else { return Ok(0) };
+        // SAFETY: the header asks for `size` bytes.
+        unsafe { write_text(&event.to_string(), to, size) }?;
+        Ok(c_int::try_from(event.number()).unwrap_or(c_int::MAX))
     })
 }
 

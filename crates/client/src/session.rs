@@ -88,6 +88,54 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Its number, the same in Rust, C and Python.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::RuntimeLost => 1,
+            Self::RuntimeBack => 2,
+            Self::QosChanged { .. } => 3,
+            Self::PeerLost { .. } => 4,
+            Self::PeerBroken { .. } => 5,
+            Self::SinkGivenUp { .. } => 6,
+        }
+    }
+
+    /// Its name, the same in Rust, C and Python.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::RuntimeLost => "RuntimeLost",
+            Self::RuntimeBack => "RuntimeBack",
+            Self::QosChanged { .. } => "QosChanged",
+            Self::PeerLost { .. } => "PeerLost",
+            Self::PeerBroken { .. } => "PeerBroken",
+            Self::SinkGivenUp { .. } => "SinkGivenUp",
+        }
+    }
+}
+
+/// What has happened, in words for an operator.
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::RuntimeLost => f.write_str("the runtime is lost; local channels go on and the library reconnects"),
+            Self::RuntimeBack => f.write_str("the runtime is back and everything is reopened"),
+            Self::QosChanged { stream, effective: e } => {
+                let qos = e.qos.unwrap_or_default().canonical();
+                write!(f, "stream `{stream}` towards {}: {}/{} {qos}", e.peer, e.datapath, e.transport)?;
+                if e.reasons.is_empty() { Ok(()) } else { write!(f, ": {}", e.reasons.join("; ")) }
+            }
+            Self::PeerLost { app } => write!(f, "the session of `{app}` is gone"),
+            Self::PeerBroken { app, text } => write!(f, "`{app}` broke the protocol and was cut off: {text}"),
+            Self::SinkGivenUp { stream, sink } => {
+                write!(f, "stream `{stream}` gave sink {sink} up: it made no room before the deadline")
+            }
+        }
+    }
+}
+
 /// What handles, streams and the service thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -433,6 +481,12 @@ impl Session {
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         lock(&self.shared.events).drain(..).collect()
+    }
+
+    /// Takes the oldest event that was not taken yet. Never blocks.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Event> {
+        lock(&self.shared.events).pop_front()
     }
 
     /// The counts of this session's flows, as anyone else sees them too.

@@ -105,7 +105,10 @@ fn a_reliable_source_waits_and_then_does_what_it_was_told() {
         } else {
             result.unwrap();
             assert_eq!(source.sinks(), 0);
-            assert!(a.events().iter().any(|e| matches!(e, Event::SinkGivenUp { .. })));
+            let event = a.next_event().expect("it is told of");
+            assert!(matches!(event, Event::SinkGivenUp { .. }), "{event:?}");
+            assert_eq!((event.number(), event.name()), (6, "SinkGivenUp"));
+            assert!(event.to_string().contains("gave sink"), "{event}");
         }
         for i in 0..16u8 {
             assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [i; 100]);
