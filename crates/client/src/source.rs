@@ -261,7 +261,9 @@ impl Source {
                 return Err(Error::new(Code::NoBuffer, text));
             }
         }
-        let segment = Arc::new(Segment::create(geometry, limits.huge_pages)?);
+        // Without a free huge page an application runs on ordinary ones; `insane doctor` says so.
+        let huge = limits.huge_pages.then(|| Segment::create(geometry, true).ok()).flatten();
+        let segment = Arc::new(huge.map_or_else(|| Segment::create(geometry, false), Ok)?);
         let number = self.stream.tx.visit().slab.add(segment)?;
         self.stream.session.share_segment(&self.stream, number);
         Ok(())

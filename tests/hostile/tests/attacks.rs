@@ -200,12 +200,18 @@ impl Honest {
 static PAUSE: AtomicU64 = AtomicU64::new(u64::MAX);
 
 fn survive(modes: &[&str]) {
+    survive_with("", modes, || ());
+}
+
+/// As [`survive`], with more of a configuration, and something that must hold while the honest peers run.
+fn survive_with(config: &str, modes: &[&str], holds: impl Fn()) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let _watchdog = Watchdog::start("attacks", Duration::from_secs(120));
     for uid in users() {
         for mode in modes {
-            let mut runtime = Runtime::start("", true);
+            let mut runtime = Runtime::start(config, true);
             let honest = Honest::start(&runtime);
+            holds();
             let own = own_kib();
             let before = runtime.private_kib(false);
             let mut attacker = runtime.attack(mode, uid);
@@ -238,6 +244,53 @@ fn survive(modes: &[&str]) {
 #[test]
 fn memory_that_was_shared_stays_its_owners() {
     survive(&["memory"]);
+}
+
+/// Huge pages that this test reserved; given back whatever happens.
+struct HugePages(u64);
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    fn reserve(count: u64) -> Result<Self, String> {
+        let read = || std::fs::read_to_string(HUGE_PAGES).ok().and_then(|t| t.trim().parse::<u64>().ok());
+        let before = read().ok_or("this kernel has no huge pages")?;
+        let this = Self(before);
+        std::fs::write(HUGE_PAGES, (before + count).to_string()).map_err(|e| format!("{HUGE_PAGES}: {e}"))?;
+        let got = read().unwrap_or(before) - before;
+        if got < count { Err(format!("{got} of {count} huge pages were to be had")) } else { Ok(this) }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(HUGE_PAGES, self.0.to_string());
+    }
+}
+
+#[test]
+fn memory_on_huge_pages_stays_its_owners() {
+    let _pages = match HugePages::reserve(16) {
+        Ok(pages) => pages,
+        Err(why) => {
+            println!("SKIPPED: {why}");
+            return;
+        }
+    };
+    survive_with("[memory]\nhuge_pages = true", &["memory"], || {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        assert!(
+            maps.lines().any(|l| l.starts_with("KernelPageSize:") && l.contains("2048 kB")),
+            "no huge page is mapped"
+        );
+    });
+}
+
+#[test]
+fn without_huge_pages_applications_run_on_ordinary_ones() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let runtime = Runtime::start("[memory]\nhuge_pages = true", true);
+    Honest::start(&runtime).finish("no huge pages");
 }
 
 #[test]
