@@ -476,7 +476,6 @@ impl Peers {
     }
 
     fn flow_open(&mut self, at: usize, link: u32, flow: &peer::FlowOpen) -> Result<()> {
-        let endpoints = self.shared.limits().endpoints.max(1) as usize;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let incoming = pair.incoming.get(&link).ok_or_else(|| refuse("a flow of an unknown link"))?;
         let (Some(epoch), Some(sink)) = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink)) else {
@@ -492,9 +491,8 @@ impl Peers {
             pair.send(link, Body::FlowClose(close), &[]);
             return Ok(());
         };
-        let here: usize = l.flows.values().map(|f| f.sinks.len()).sum();
         let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
-        if entry.epoch != epoch || here >= endpoints * endpoints || entry.sinks.iter().any(|s| s.id == sink) {
+        if entry.epoch != epoch || entry.sinks.iter().any(|s| s.id == sink) {
             return Err(refuse("a flow that cannot be"));
         }
         let left = std::mem::take(&mut rx.ended);
@@ -502,7 +500,7 @@ impl Peers {
         let (mut cells, Some(l)) = (self.shared.cells(), l) else { return Ok(()) };
         left.into_iter().for_each(|cell| cells.end(cell));
         let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
-        let cell = cells.start(CellState::Consuming, epoch, sink)?;
+        let cell = cells.start_for(at, CellState::Consuming, epoch, sink)?;
         drop(cells);
         let number = cell.index();
         entry.sinks.push(FlowSink { index, id: sink, cell, end: None });

@@ -428,16 +428,21 @@ impl Service {
                     self.internal.insert(id, Internal::Stream(stream));
                     self.send(id, to_runtime::Body::OpenStream(body));
                 }
-                lock(&self.shared.answers).insert(request, Ok(to_client::Body::Welcome(welcome)));
+                self.answer_opener(request, Ok(to_client::Body::Welcome(welcome)));
                 self.check_ready();
             }
-            Ok(other) => {
-                lock(&self.shared.answers).insert(request, Err(crate::session::unexpected(&other)));
-            }
+            Ok(other) => self.answer_opener(request, Err(crate::session::unexpected(&other))),
             Err(e) => {
-                lock(&self.shared.answers).insert(request, Err(e));
+                self.answer_opener(request, Err(e));
                 self.lost();
             }
+        }
+    }
+
+    /// Only the very first hello has somebody who waits for its answer.
+    fn answer_opener(&self, request: u64, body: Result<to_client::Body>) {
+        if request == self.first_hello {
+            lock(&self.shared.answers).insert(request, body);
         }
     }
 
