@@ -26,7 +26,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     known = [source.key for source in systems.SOURCES]
     parser = argparse.ArgumentParser(
         prog="bench/run", description="Measures INSANE and its peers side by side; see bench/README.md.")
-    parser.add_argument("--quick", action="store_true", help="under 5 minutes instead of about 20")
+    parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK", "") not in ("", "0"),
+                        help="under 5 minutes instead of about 20; QUICK=1 in the environment says the same")
     parser.add_argument("--only", metavar="EXP,…", help="experiments: " + ",".join(cells.EXPERIMENTS))
     parser.add_argument("--systems", metavar="A,…", help="systems: " + ",".join(known))
     parser.add_argument("--out", type=Path, default=systems.ROOT / "out" / "bench" / "latest.json",
