@@ -154,14 +154,20 @@ def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, fl
         roles.insert(0, ("aux", cores.aux if cores.aux is not None else cores.pair[1], []))
     started: list[tuple[str, Process]] = []
     try:
+        def gather() -> None:
+            for _, process in started:
+                if not process.is_ready:
+                    process.await_ready()
+
         for number, (role, core, more) in enumerate(roles):
-            line = [*command, role, "--core", str(core), *shared, *more]
-            started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
             # Each is ready before the next starts, except sinks, which do not need each other.
             if role != "fanout-sink":
-                for _, process in started:
-                    if not process.is_ready:
-                        process.await_ready()
+                gather()
+            line = [*command, role, "--core", str(core), *shared, *more]
+            started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
+            if role == "aux":
+                gather()
+        gather()
         pids = [process.popen.pid for _, process in started]
         for _, process in started:
             process.go(pids)
