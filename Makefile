@@ -31,7 +31,7 @@ soak: ## the long runs, an hour or SECONDS=n (out/soak.json)
 	@scripts/soak --seconds '$(SECONDS)'
 
 bench: ## the comparison with other systems, about 20 minutes, QUICK=1 under 5 (out/bench)
-	@scripts/setup base rust python
+	@scripts/setup base rust python bench
 	@QUICK='$(QUICK)' scripts/call bench/run
 
 lint: ## format, clippy, licences, Python and shell checks, house rules
@@ -43,4 +43,4 @@ doc: ## reference of all crates and the guide (out/doc)
 	@scripts/doc
 
 setup: ## install everything that the other verbs need
-	@scripts/setup base rust python lint verify
+	@scripts/setup base rust python lint verify bench

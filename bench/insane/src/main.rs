@@ -19,6 +19,8 @@ use std::time::Duration;
 /// Messages between two looks for sleepers.
 const BATCH: u64 = 32;
 const UNBATCHED: &str = "unbatched";
+/// The longest message that is copied rather than lent, in bytes.
+const SMALL: usize = 64;
 const RELIABLE: &str = "reliable";
 /// How long a wait may last before the process looks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -192,6 +194,9 @@ struct Sending {
 impl Producer for Sending {
     #[inline]
     fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        if self.payload <= SMALL && self.waits {
+            return self.send_small(n, stop);
+        }
         while self.waits && self.source.wait_for_room(LOOK).is_err() {
             if stop.requested() {
                 return Ok(false);
@@ -201,6 +206,28 @@ impl Producer for Sending {
         stamp(&mut buffer, n);
         if n % self.batch == self.batch - 1 { self.source.emit(buffer)? } else { self.source.emit_more(buffer)? };
         Ok(true)
+    }
+}
+
+impl Sending {
+    /// Small messages are copied anyway: into their descriptors, or into a slot with others.
+    #[inline]
+    fn send_small(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        let mut message = [0; SMALL];
+        let message = &mut message[..self.payload];
+        stamp(message, n);
+        let last = n % self.batch == self.batch - 1;
+        loop {
+            let sent = if last { self.source.try_send(message)? } else { self.source.try_send_more(message)? };
+            if sent.is_some() {
+                return Ok(true);
+            }
+            while self.source.wait_for_room(LOOK).is_err() {
+                if stop.requested() {
+                    return Ok(false);
+                }
+            }
+        }
     }
 }
 

@@ -23,6 +23,7 @@
 mod blocks;
 pub mod error;
 mod fork;
+mod message;
 pub mod options;
 mod peers;
 mod rx;
@@ -38,8 +39,8 @@ pub use error::{Code, Error, Result};
 pub use insane_shm::counters::{CellCounts, CellState, Count};
 pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
 pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};
+pub use message::RawMessage;
 pub use options::{SinkOptions, SourceOptions, Wait, WhenFull};
-pub use rx::RawMessage;
 pub use session::{Event, Session, SessionBuilder, find_socket};
 pub use sink::{Callback, Message, Receive, Sink};
 pub use source::{Buffer, RawBuffer, Source, Token};

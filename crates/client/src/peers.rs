@@ -522,6 +522,8 @@ impl Peers {
         let observer = outgoing.asked.remove(&(flow.source, sink));
         let observer = observer.ok_or_else(|| refuse("a flow that was not asked for"))?;
         let mut tx = outgoing.stream.tx.visit();
+        // What waits was not meant for the new sink.
+        tx.close_pack(flow.source as usize, false);
         let Some(source) = tx.sources.get_mut(flow.source as usize).and_then(Option::as_mut) else { return Ok(()) };
         let epoch = lock(&shared.endpoints).iter().find_map(|e| match e {
             Endpoint::Source { stream, epoch, index, .. }

@@ -1,11 +1,13 @@
 //! The receiving half of a stream: links from sessions with sources, and this session's sinks. Private memory, behind the
 //! stream's biased lock.
 
-use crate::blocks::{Block, Pool};
+use crate::blocks::Pool;
 use crate::error::{Code, Result};
+use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken, copy_words, is_copied};
 use crate::session::Shared;
 use insane_shm::counters::{CellState, CellWriter, Count, Counters};
-use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, Fate};
+use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate, INLINE_BYTES};
+use insane_shm::pack::{MAX_MESSAGES, PackReader};
 use insane_shm::segment::SegmentView;
 use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
@@ -24,6 +26,8 @@ pub(crate) struct Rx {
     pub(crate) sinks: Vec<Option<RxSink>>,
     /// What is kept of the messages that sinks have.
     taken: Pool<Taken>,
+    /// What is kept of the packs that they came in.
+    packs: Pool<Pack>,
     next: usize,
     /// The number of the next sleep.
     next_sleep: u64,
@@ -44,6 +48,10 @@ pub(crate) struct RxLink {
     pub(crate) consumer: Consumer,
     pub(crate) segments: Vec<Option<SegmentView>>,
     pub(crate) flows: HashMap<u32, RxFlow>,
+    /// A pack whose messages were not all taken.
+    pack: Option<Unpacking>,
+    /// The pack of the message that was taken last, if it came in one.
+    opened: Option<PackRef>,
     /// The flow of the last message: sources mostly come in runs.
     recent: Option<(u32, usize, Epoch, CellWriter)>,
     pub(crate) reliable: bool,
@@ -64,6 +72,22 @@ pub(crate) struct RxLink {
     /// The session, whose service thread hears of a broken link.
     session: Arc<Shared>,
 }
+
+/// A pack of which messages are to be taken.
+#[derive(Debug)]
+struct Unpacking {
+    /// Its descriptor, with number and place of the next message.
+    next: Descriptor,
+    offset: u32,
+    position: u64,
+    /// Where it begins.
+    base: NonNull<u8>,
+    reader: PackReader,
+    pack: PackRef,
+}
+
+// SAFETY: the memory is only read, in a segment that stays mapped while the pack is out.
+unsafe impl Send for Unpacking {}
 
 /// What arrives from one source.
 #[derive(Debug)]
@@ -93,189 +117,9 @@ pub(crate) struct RxSink {
     pub(crate) waker: Option<Waker>,
 }
 
-/// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
-#[derive(Debug)]
-pub struct RawMessage(NonNull<Taken>);
-
-/// What the stream keeps of a message while a sink has it. Written once and never moved: the stores of a structure that is
-/// built and then copied cannot be forwarded to the loads of the copy, which took a third of the time of a message.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Taken {
-    /// The payload, if it came inside its descriptor.
-    inside: Block,
-    /// The payload: in a slot, or in `inside`.
-    base: NonNull<u8>,
-    channel: u64,
-    sequence: u64,
-    timestamp_ns: u64,
-    epoch: Epoch,
-    length: u32,
-    slot: u32,
-    source: u32,
-    link: u32,
-    generation: u32,
-    segment: u16,
-    flags: u16,
-    priority: u8,
-    trusted: bool,
-    extra: Option<Box<Extra>>,
-}
-
-impl Default for Taken {
-    fn default() -> Self {
-        Self {
-            inside: Block::default(),
-            base: NonNull::dangling(),
-            channel: 0,
-            sequence: 0,
-            timestamp_ns: 0,
-            epoch: Epoch(0),
-            length: 0,
-            slot: 0,
-            source: 0,
-            link: 0,
-            generation: 0,
-            segment: 0,
-            flags: 0,
-            priority: 0,
-            trusted: false,
-            extra: None,
-        }
-    }
-}
-
-/// What only some messages have.
-#[derive(Debug)]
-struct Extra {
-    /// Where it is to be counted, until it is.
-    cell: Option<CellWriter>,
-    /// Set when several sinks of this session share the message: how many still have it.
-    shared: Option<Arc<AtomicU32>>,
-}
-
-// SAFETY: INV-BLOCK-1, and `base` points into a segment that the link keeps mapped until the message is released, from any
-// thread.
-unsafe impl Send for RawMessage {}
-// SAFETY: as above; a message that is shared is only read.
-unsafe impl Sync for RawMessage {}
-// SAFETY: as for messages.
-unsafe impl Send for Taken {}
-
-impl RawMessage {
-    #[inline]
-    fn get(&self) -> &Taken {
-        // SAFETY: INV-BLOCK-1: it is lent to this message.
-        unsafe { self.0.as_ref() }
-    }
-
-    #[inline]
-    fn get_mut(&mut self) -> &mut Taken {
-        // SAFETY: INV-BLOCK-1: it is lent to this message alone.
-        unsafe { self.0.as_mut() }
-    }
-
-    /// The channel's id.
-    #[must_use]
-    pub fn channel(&self) -> u64 {
-        self.get().channel
-    }
-
-    /// The message's number at its source, from 1.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.get().sequence
-    }
-
-    /// The source's epoch.
-    #[must_use]
-    pub fn source(&self) -> Epoch {
-        self.get().epoch
-    }
-
-    /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC, if its source says so.
-    #[must_use]
-    pub fn timestamp_ns(&self) -> Option<u64> {
-        (self.get().timestamp_ns != 0).then_some(self.get().timestamp_ns)
-    }
-
-    /// Its priority.
-    #[must_use]
-    pub fn priority(&self) -> u8 {
-        self.get().priority
-    }
-
-    /// The bytes of payload.
-    #[must_use]
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.get().length as usize
-    }
-
-    /// Whether it has no payload.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The address of the payload. It stays readable until the message is released; its bytes may change while they are
-    /// read if the peer is hostile, except those of a message of up to 64 bytes on a best-effort stream: these are a copy.
-    #[must_use]
-    #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
-        self.get().base.as_ptr()
-    }
-
-    /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths.
-    pub fn read(&self, to: &mut [u8]) -> usize {
-        let n = to.len().min(self.len());
-        // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in a block.
-        unsafe { insane_shm::segment::copy_out(self.get().base, &mut to[..n]) };
-        n
-    }
-
-    /// A copy of the payload.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len()];
-        self.read(&mut bytes);
-        bytes
-    }
-
-    /// The payload as a slice: only of messages that came inside their descriptor (they were copied out already) and of
-    /// peers that the configuration trusts not to write to a message after emitting it. Else `None`: use [`Self::read`].
-    #[must_use]
-    #[inline]
-    pub fn as_slice(&self) -> Option<&[u8]> {
-        if !self.is_private() && !self.get().trusted {
-            return None;
-        }
-        // SAFETY: INV-LINK-4 for the length; the bytes are this process's own copy, or a trusted peer's, who does not write.
-        Some(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
-    }
-}
-
-impl RawMessage {
-    /// Whether the payload is this process's own copy.
-    #[inline]
-    fn is_private(&self) -> bool {
-        self.get().flags & FLAG_INLINE != 0 || self.get().length == 0
-    }
-}
-
-impl Taken {
-    /// What the link is told when the message is given back.
-    #[inline]
-    fn descriptor(&self) -> Descriptor {
-        Descriptor {
-            sequence: self.sequence,
-            slot: self.slot,
-            source: self.source,
-            segment: self.segment,
-            flags: self.flags,
-            ..Descriptor::default()
-        }
-    }
+#[cold]
+fn lies(d: &Descriptor) -> Broken {
+    Broken::BadDescriptor { segment: d.segment, slot: d.slot, offset: d.offset, length: d.length }
 }
 
 impl RxLink {
@@ -286,9 +130,80 @@ impl RxLink {
 
     /// The peer broke the protocol: nothing is read from the link any more, and the service thread is told.
     #[cold]
-    fn break_off(&mut self, broken: Broken) {
+    fn break_off(&mut self, broken: Broken, packs: &mut Pool<Pack>) {
         self.broken = Some(broken);
+        if let Some(open) = self.pack.take()
+            && open.pack.abandon(packs)
+        {
+            self.out -= 1;
+        }
         self.session.ring();
+    }
+
+    /// Takes the next message: of the pack that is open, or of the ring. Of a pack's message the descriptor has the number
+    /// and the place. Never blocks.
+    #[inline(always)]
+    fn next(&mut self, at: usize, packs: &mut Pool<Pack>) -> Result<Option<(Descriptor, u64)>, Broken> {
+        if self.pack.is_none() {
+            match self.consumer.poll_descriptor() {
+                Ok(Some((d, position))) if d.flags & FLAG_PACKED != 0 => self.unpack(d, position, at, packs)?,
+                other => return other,
+            }
+        }
+        self.next_packed()
+    }
+
+    #[inline]
+    fn unpack(&mut self, d: Descriptor, position: u64, at: usize, packs: &mut Pool<Pack>) -> Result<(), Broken> {
+        let segment = self.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let base = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or_else(|| lies(&d))?;
+        // SAFETY: INV-LINK-4: so many bytes are there, aligned; the segment stays mapped while the pack is out.
+        let reader = unsafe { PackReader::new(base, d.length, d.count) };
+        let epoch = self.flows.get(&d.source).map_or(Epoch(0), |flow| flow.epoch);
+        let pack = PackRef::open(packs, Origin::new(&d, epoch, at, self.generation, self.trusted), d.sequence);
+        self.out += 1;
+        self.pack = Some(Unpacking { next: d, offset: d.offset, position, base, reader, pack });
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn next_packed(&mut self) -> Result<Option<(Descriptor, u64)>, Broken> {
+        let Some(open) = self.pack.as_mut() else { return Ok(None) };
+        let Some(Ok(found)) = open.reader.next() else { return Err(lies(&open.next)) };
+        let d = Descriptor { offset: open.offset + found.offset, length: found.length, ..open.next };
+        open.next.sequence = open.next.sequence.wrapping_add(1);
+        let (position, pack) = (open.position, open.pack);
+        pack.state().out += 1;
+        if open.reader.left() == 0 {
+            pack.state().open = false;
+            self.pack = None;
+        }
+        self.opened = Some(pack);
+        Ok(Some((d, position)))
+    }
+
+    /// Whether a message is there.
+    #[inline]
+    pub(crate) fn ready(&self) -> bool {
+        self.pack.is_some() || self.consumer.ready()
+    }
+
+    /// The position of the next descriptor of which messages are to be taken.
+    pub(crate) fn position(&self) -> u64 {
+        self.pack.as_ref().map_or_else(|| self.consumer.position(), |open| open.position)
+    }
+
+    /// Gives a message back that is not given to the application.
+    fn refuse(&mut self, packs: &mut Pool<Pack>, d: &Descriptor, fate: Fate) {
+        match self.opened {
+            Some(pack) if d.flags & FLAG_PACKED != 0 => {
+                if let Some((sequence, fate)) = pack.done(packs, d.sequence, fate) {
+                    self.out -= 1;
+                    self.release(&Descriptor { sequence, ..*d }, fate);
+                }
+            }
+            _ => self.release(d, fate),
+        }
     }
 
     #[inline]
@@ -315,7 +230,7 @@ impl RxLink {
         (self.peer_gone || self.broken.is_some())
             && self.out == 0
             && self.asleep.is_empty()
-            && (self.broken.is_some() || !self.consumer.ready())
+            && (self.broken.is_some() || !self.ready())
     }
 }
 
@@ -342,9 +257,13 @@ impl Rx {
             if let Some(Some(link)) = self.links.get_mut(self.next)
                 && link.broken.is_none()
             {
+                if link.pack.is_some() {
+                    return self.take_packed(sink);
+                }
                 match link.consumer.poll_descriptor() {
                     Ok(Some((d, position))) => {
                         if d.deadline_ns == 0
+                            && d.flags & FLAG_PACKED == 0
                             && let Some((source, index, epoch, cell)) = &link.recent
                             && *source == d.source
                             && *index == sink
@@ -356,7 +275,7 @@ impl Rx {
                             insane_shm::steps::reach(insane_shm::steps::Step::Hold);
                             return Ok(Some(message));
                         }
-                        return self.take_routed(self.next, &d, position, sink);
+                        return self.take_other(self.next, &d, position, sink);
                     }
                     Ok(None) => {
                         link.consumer.settle_if_short();
@@ -364,16 +283,74 @@ impl Rx {
                             return Ok(None);
                         }
                     }
-                    Err(broken) => link.break_off(broken),
+                    Err(broken) => link.break_off(broken, &mut self.packs),
                 }
             }
         }
         self.take_slowly(sink)
     }
 
-    #[cold]
+    /// One more message of the pack that is open on the link whose turn it is.
     #[inline(never)]
-    fn take_routed(&mut self, at: usize, d: &Descriptor, position: u64, sink: usize) -> Result<Option<RawMessage>> {
+    fn take_packed(&mut self, sink: usize) -> Result<Option<RawMessage>> {
+        let Some(Some(link)) = self.links.get_mut(self.next) else { return self.take_slowly(sink) };
+        if let Some(open) = &mut link.pack
+            && open.next.deadline_ns == 0
+            && let Some((source, index, _, cell)) = &link.recent
+            && *source == open.next.source
+            && *index == sink
+            && let Some(Ok(found)) = open.reader.next()
+        {
+            cell.add(Count::Delivered, 1);
+            cell.add(Count::Bytes, u64::from(found.length));
+            let (d, pack) = (&mut open.next, open.pack);
+            let mut place = self.taken.lend();
+            // The address of a part is taken before the reference to the whole is made.
+            // SAFETY: INV-BLOCK-1: it is this message's alone.
+            let inside = unsafe { &raw mut (*place.as_ptr()).inside };
+            // SAFETY: as above.
+            let taken = unsafe { place.as_mut() };
+            // SAFETY: INV-PACK-2: the reader has checked it.
+            let there = unsafe { open.base.add(found.offset as usize) };
+            if found.length as usize <= INLINE_BYTES {
+                // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
+                unsafe { copy_words(there, found.length, &mut taken.inside.0) };
+                taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+            } else {
+                taken.lies_at(there);
+            }
+            taken.length = found.length;
+            taken.sequence = d.sequence;
+            taken.flags = d.flags;
+            taken.comes_in(pack);
+            d.sequence = d.sequence.wrapping_add(1);
+            pack.state().out += 1;
+            if open.reader.left() == 0 {
+                pack.state().open = false;
+                link.pack = None;
+            }
+            insane_shm::steps::reach(insane_shm::steps::Step::Hold);
+            return Ok(Some(RawMessage(place)));
+        }
+        // Also when the pack lies: its reader says so again.
+        match self.poll(self.next, Some(sink)) {
+            Polled::Mine(message) => Ok(Some(self.deliver(message))),
+            _ => self.take_slowly(sink),
+        }
+    }
+
+    /// A descriptor that begins a pack, or whose messages have to be looked up where they go.
+    #[inline(never)]
+    fn take_other(&mut self, at: usize, d: &Descriptor, position: u64, sink: usize) -> Result<Option<RawMessage>> {
+        if d.flags & FLAG_PACKED != 0 {
+            if let Some(Some(link)) = self.links.get_mut(at)
+                && let Err(broken) = link.unpack(*d, position, at, &mut self.packs)
+            {
+                link.break_off(broken, &mut self.packs);
+                return self.take_slowly(sink);
+            }
+            return self.take_packed(sink);
+        }
         match self.route(at, d, position, Some(sink)) {
             Polled::Mine(message) => Ok(Some(self.deliver(message))),
             _ => self.take_slowly(sink),
@@ -401,6 +378,16 @@ impl Rx {
             }
         }
         Ok(None)
+    }
+
+    /// Looks so many times whether something may be there for the sink: with one link that costs a load each.
+    #[inline]
+    pub(crate) fn look(&self, looks: u32) -> bool {
+        let [Some(link)] = &self.links[..] else { return true };
+        if link.pack.is_some() || link.broken.is_some() {
+            return true;
+        }
+        (0..looks).any(|_| link.consumer.ready())
     }
 
     /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
@@ -435,14 +422,14 @@ impl Rx {
         if link.broken.is_some() {
             return Polled::Nothing;
         }
-        match link.consumer.poll_descriptor() {
+        match link.next(at, &mut self.packs) {
             Ok(Some((d, position))) => self.route(at, &d, position, wanted),
             Ok(None) => {
                 link.consumer.settle_if_short();
                 Polled::Nothing
             }
             Err(broken) => {
-                link.break_off(broken);
+                link.break_off(broken, &mut self.packs);
                 Polled::Nothing
             }
         }
@@ -471,10 +458,12 @@ impl Rx {
             }
         }
         if takers.is_empty() {
-            link.release(d, fate);
+            link.refuse(&mut self.packs, d, fate);
             return Polled::Others;
         }
-        link.out += 1;
+        if d.flags & FLAG_PACKED == 0 {
+            link.out += 1;
+        }
         if let [(index, cell)] = &takers[..]
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
@@ -501,16 +490,47 @@ impl Rx {
     /// Gives a message back. Safe after its link or its sink is gone.
     #[inline]
     pub(crate) fn release(&mut self, message: RawMessage) {
+        self.release_as(message, Fate::AsCounted);
+    }
+
+    #[inline(always)]
+    fn release_as(&mut self, message: RawMessage, fate: Fate) {
         let taken = message.get();
-        let (at, generation, descriptor) = (taken.link as usize, taken.generation, taken.descriptor());
         let last = if taken.extra.is_some() { shared_no_more(message.0) } else { true };
+        if taken.flags & FLAG_PACKED != 0 {
+            let (pack, sequence) = (taken.pack, taken.sequence);
+            // Only the last of a pack is of interest to the link.
+            if pack.state().out > 1 || pack.state().open || !last {
+                if last {
+                    pack.done(&mut self.packs, sequence, fate);
+                }
+                self.taken.give_back(message.0);
+                return;
+            }
+        }
+        self.release_last(message, last, fate);
+    }
+
+    #[inline(always)]
+    fn release_last(&mut self, message: RawMessage, last: bool, mut fate: Fate) {
+        let taken = message.get();
+        let (at, generation) = (taken.origin().link as usize, taken.origin().generation);
+        let mut descriptor = taken.descriptor();
+        if taken.flags & FLAG_PACKED != 0
+            && let Some(told) = taken.pack.done(&mut self.packs, descriptor.sequence, fate)
+        {
+            (descriptor.sequence, fate) = told;
+        }
         self.taken.give_back(message.0);
+        if !last {
+            return;
+        }
         let Some(Some(link)) = self.links.get_mut(at) else { return };
-        if !last || link.generation != generation {
+        if link.generation != generation {
             return;
         }
         link.out -= 1;
-        link.release(&descriptor, Fate::AsCounted);
+        link.release(&descriptor, fate);
         if link.peer_gone || link.broken.is_some() {
             self.sweep(at);
         }
@@ -538,6 +558,8 @@ impl Rx {
             consumer,
             segments: Vec::new(),
             flows: HashMap::new(),
+            pack: None,
+            opened: None,
             recent: None,
             reliable,
             trusted,
@@ -564,9 +586,9 @@ impl Rx {
     /// thread: nobody may be polling.
     pub(crate) fn drain_to(&mut self, at: usize, position: u64) {
         // An honest producer has no more than this on the ring; another one does not keep this thread here.
-        let most = self.links[at].as_ref().map_or(0, |l| l.consumer.entries());
+        let most = self.links[at].as_ref().map_or(0, |l| l.consumer.entries()) * u32::from(MAX_MESSAGES);
         for _ in 0..most {
-            if self.links[at].as_ref().is_none_or(|l| l.consumer.position() >= position) {
+            if self.links[at].as_ref().is_none_or(|l| l.position() >= position) {
                 break;
             }
             if matches!(self.poll(at, None), Polled::Nothing) {
@@ -579,7 +601,7 @@ impl Rx {
     pub(crate) fn prune(&mut self, at: usize) -> Vec<u32> {
         let mut cells = Vec::new();
         let Some(link) = self.links[at].as_mut() else { return cells };
-        let head = link.consumer.position();
+        let head = link.position();
         for flow in link.flows.values_mut() {
             flow.sinks.retain(|s| {
                 let over = s.end.is_some_and(|end| head >= end);
@@ -610,7 +632,7 @@ impl Rx {
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
             }
-            self.release(message);
+            self.release_as(message, Fate::Dropped);
         }
         for link in self.links.iter_mut().flatten() {
             link.recent = None;
@@ -640,7 +662,7 @@ impl Rx {
         if sleep.words.len() != 1 {
             sleep.words.push(interrupt);
         }
-        if self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready()) {
+        if self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready()) {
             self.awake(&sleep);
             return None;
         }
@@ -710,7 +732,7 @@ impl Rx {
             link.armed = true;
         }
         let queued = self.sinks.get(sink).and_then(Option::as_ref).is_none_or(|s| !s.open || !s.queue.is_empty());
-        let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.consumer.ready());
+        let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready());
         !queued && !ready
     }
 
@@ -784,26 +806,25 @@ fn raw(
     taken.length = d.length;
     if d.flags & FLAG_INLINE != 0 {
         link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
-        taken.base = NonNull::new(inside.cast()).unwrap_or(NonNull::dangling());
+        taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
     } else {
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
-            Some(there) => taken.base = there,
+            Some(there) if is_copied(d.flags, d.length) => {
+                // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
+                unsafe { copy_words(there, d.length, &mut taken.inside.0) };
+                taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+            }
+            Some(there) => taken.lies_at(there),
             None => taken.length = 0,
         }
     }
-    taken.channel = d.channel;
     taken.sequence = d.sequence;
-    taken.timestamp_ns = d.timestamp_ns;
-    taken.epoch = epoch;
-    taken.slot = d.slot;
-    taken.source = d.source;
-    taken.link = at as u32;
-    taken.generation = link.generation;
-    taken.segment = d.segment;
     taken.flags = d.flags;
-    taken.priority = d.priority;
-    taken.trusted = link.trusted;
+    match link.opened {
+        Some(pack) if d.flags & FLAG_PACKED != 0 => taken.comes_in(pack),
+        _ => taken.comes_from(Origin::new(d, epoch, at, link.generation, link.trusted)),
+    }
     if extra.is_some() {
         taken.extra = extra;
     }

@@ -6,7 +6,7 @@ use crate::options::{SourceOptions, Wait, WhenFull};
 use crate::rx::now_ns;
 use crate::sink::SPIN;
 use crate::stream::{Channel, StreamShared};
-use crate::tx::{Emit, Outcome, TxSource, goes_inside};
+use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Tx, TxSource, goes_inside};
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::segment::Segment;
@@ -33,6 +33,8 @@ pub struct Source {
     epoch: Epoch,
     channel: ChannelId,
     options: SourceOptions,
+    /// Whether small messages may wait for more of them: on best-effort streams, where none has a time stamp of its own.
+    packs: bool,
     forks: u32,
 }
 
@@ -133,13 +135,16 @@ impl Source {
             tx.sources.push(Some(TxSource {
                 channel: id.0,
                 sequence: 0,
+                priority: options.priority,
                 cell,
                 routes: Vec::new(),
                 ended: VecDeque::new(),
+                pack: None,
             }));
             tx.sources.len() - 1
         };
-        let this = Self { stream, index, epoch, channel: id, options, forks: fork::count() };
+        let packs = !stream.reliable && !options.timestamps;
+        let this = Self { stream, index, epoch, channel: id, options, packs, forks: fork::count() };
         if !goes_inside(this.options.message_bytes, this.stream.reliable) {
             this.ensure_slots(this.options.message_bytes)?;
         }
@@ -297,9 +302,11 @@ impl Source {
         token
     }
 
-    /// As [`Self::emit`], and says that more follows at once: sinks that sleep are woken by the next [`Self::emit`],
-    /// [`Self::send`] or [`Self::flush`] only, sinks that spin see the message now. Looking for sleepers makes the processor
-    /// wait for its own stores to be seen, which is most of what emitting a small message costs.
+    /// As [`Self::emit`], and says that more follows at once: the message may wait for the next [`Self::emit`],
+    /// [`Self::send`] or [`Self::flush`]. On best-effort streams messages of up to 64 bytes are packed, some fifty into one
+    /// slot, and a full pack leaves at once. Others are seen by sinks that spin; those that sleep are woken by the last of the
+    /// batch: looking for sleepers makes the processor wait for its own stores to be seen, which is most of what emitting a
+    /// small message costs. The first message that is packed makes a segment, which takes time.
     ///
     /// # Errors
     /// As [`Self::emit`].
@@ -311,7 +318,8 @@ impl Source {
         token
     }
 
-    /// Wakes the sinks that sleep and have messages from [`Self::emit_more`]. Never blocks.
+    /// Ends a batch: what waits is sent, and the sinks that sleep and have messages from [`Self::emit_more`] or
+    /// [`Self::send_more`] are woken. Never blocks.
     ///
     /// # Errors
     /// [`Code::Forked`].
@@ -339,23 +347,164 @@ impl Source {
     /// As [`Self::buffer`] and [`Self::emit`].
     #[inline]
     pub fn send(&self, payload: &[u8]) -> Result<Token> {
-        if payload.len() <= INLINE_BYTES && !self.stream.reliable {
-            self.check()?;
-            insane_shm::steps::reach(insane_shm::steps::Step::Fill);
-            let emit = Emit {
-                slot: None,
-                inline: payload,
-                length: payload.len() as u32,
-                deadline_ns: 0,
-                timestamp_ns: self.timestamp(),
-                priority: self.options.priority,
-                more: false,
-            };
-            return self.stream.tx.lock().emit(self.index, &emit).map(Token);
+        self.send_small(payload, false)
+    }
+
+    /// As [`Self::send`], and says that more follows at once, as [`Self::emit_more`] does.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    #[inline]
+    pub fn send_more(&self, payload: &[u8]) -> Result<Token> {
+        self.send_small(payload, true)
+    }
+
+    /// As [`Self::send`], unless a sink has no room for the message now: then nothing is emitted, and `None` is returned. Never
+    /// waits for sinks, on reliable streams neither.
+    ///
+    /// # Errors
+    /// As [`Self::send`], without [`Code::NoBuffer`] and [`Code::SinkFull`].
+    #[inline]
+    pub fn try_send(&self, payload: &[u8]) -> Result<Option<Token>> {
+        self.try_small(payload, false)
+    }
+
+    /// As [`Self::try_send`], and says that more follows at once, as [`Self::emit_more`] does.
+    ///
+    /// # Errors
+    /// As [`Self::try_send`].
+    #[inline]
+    pub fn try_send_more(&self, payload: &[u8]) -> Result<Option<Token>> {
+        self.try_small(payload, true)
+    }
+
+    #[inline(always)]
+    fn send_small(&self, payload: &[u8], more: bool) -> Result<Token> {
+        if payload.len() > INLINE_BYTES || self.stream.reliable {
+            let mut buffer = self.buffer(payload.len())?;
+            buffer.copy_from_slice(payload);
+            let token = self.emit_held(&buffer.raw, buffer.len, 0, more);
+            forget(buffer);
+            return token;
         }
-        let mut buffer = self.buffer(payload.len())?;
+        self.check()?;
+        insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        let mut tx = self.stream.tx.lock();
+        if let Some(sequence) = self.pack(&mut tx, payload, more) {
+            return Ok(Token(sequence));
+        }
+        let (sequence, wanted) = (tx.emit(self.index, &self.small(payload, more)), tx.packs == Packs::Wanted);
+        drop(tx);
+        if wanted {
+            self.make_packs();
+        }
+        sequence.map(Token)
+    }
+
+    #[inline(always)]
+    fn try_small(&self, payload: &[u8], more: bool) -> Result<Option<Token>> {
+        if payload.len() > INLINE_BYTES || self.stream.reliable {
+            return self.try_large(payload, more);
+        }
+        self.check()?;
+        insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        let mut tx = self.stream.tx.lock();
+        if let Some(sequence) = self.pack(&mut tx, payload, more) {
+            return Ok(Some(Token(sequence)));
+        }
+        if !tx.has_room(self.index, None) {
+            // Who sleeps makes no room.
+            tx.flush(self.index);
+            return Ok(None);
+        }
+        let (sequence, wanted) = (tx.emit(self.index, &self.small(payload, more)), tx.packs == Packs::Wanted);
+        drop(tx);
+        if wanted {
+            self.make_packs();
+        }
+        sequence.map(|sequence| Some(Token(sequence)))
+    }
+
+    /// Puts a small message to others that wait, or makes it the first that does.
+    #[inline(always)]
+    fn pack(&self, tx: &mut Tx, payload: &[u8], more: bool) -> Option<u64> {
+        if !self.packs {
+            return None;
+        }
+        let sequence = tx.append(self.index, payload, more);
+        if sequence.is_some() || !more || !tx.open_pack(self.index) {
+            return sequence;
+        }
+        tx.append(self.index, payload, more)
+    }
+
+    #[inline(always)]
+    fn small<'a>(&self, payload: &'a [u8], more: bool) -> Emit<'a> {
+        Emit {
+            slot: None,
+            inline: payload,
+            length: payload.len() as u32,
+            deadline_ns: 0,
+            timestamp_ns: self.timestamp(),
+            priority: self.options.priority,
+            more,
+        }
+    }
+
+    /// Makes a segment for packs, once; without one, small messages go inside their descriptors as before.
+    #[cold]
+    fn make_packs(&self) {
+        {
+            let mut tx = self.stream.tx.lock();
+            if tx.packs != Packs::Wanted {
+                return;
+            }
+            tx.packs = Packs::Made;
+        }
+        let _ = self.ensure_slots(PACK_BYTES as usize);
+    }
+
+    #[inline(never)]
+    fn try_large(&self, payload: &[u8], more: bool) -> Result<Option<Token>> {
+        self.check()?;
+        let len = payload.len();
+        let raw = if goes_inside(len, self.stream.reliable) {
+            self.raw_buffer(len)?
+        } else {
+            let mut taken = self.stream.tx.lock().take(len as u64);
+            if taken.is_none() {
+                match self.ensure_slots(len) {
+                    Err(e) if e.code() == Code::NoBuffer => {}
+                    grown => grown?,
+                }
+                taken = self.stream.tx.lock().take(len as u64);
+            }
+            match taken {
+                Some(taken) => RawBuffer::in_slot(&taken),
+                None => return Ok(None),
+            }
+        };
+        let mut buffer = Buffer { raw, source: self, len };
         buffer.copy_from_slice(payload);
-        self.emit(buffer)
+        {
+            let mut tx = self.stream.tx.lock();
+            let slot = if len == 0 { None } else { buffer.raw.slot() };
+            if !tx.has_room(self.index, slot) {
+                tx.flush(self.index);
+                drop(tx);
+                // The buffer is given back.
+                return Ok(None);
+            }
+            let (timestamp_ns, priority) = (self.timestamp(), self.options.priority);
+            let (length, inline) = (len as u32, &[][..]);
+            insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+            let emit = Emit { slot, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
+            let sequence = tx.emit(self.index, &emit);
+            tx.give_back(buffer.raw.base, buffer.raw.slot());
+            drop(tx);
+            forget(buffer);
+            sequence.map(|sequence| Some(Token(sequence)))
+        }
     }
 
     /// Emits `len` bytes of a raw buffer; `deadline_ns` of CLOCK_MONOTONIC, 0 for none.
@@ -390,6 +539,13 @@ impl Source {
         let (length, timestamp_ns, priority) = (len as u32, self.timestamp(), self.options.priority);
         let emit = Emit { slot, inline, length, deadline_ns, timestamp_ns, priority, more };
         let mut tx = self.stream.tx.lock();
+        if raw.slot == INSIDE
+            && deadline_ns == 0
+            && let Some(sequence) = self.pack(&mut tx, inline, more)
+        {
+            tx.give_back(raw.base, None);
+            return Ok(Token(sequence));
+        }
         if self.stream.reliable && !tx.has_room(self.index, slot) {
             drop(tx);
             if let Err(e) = self.await_room(slot) {
@@ -400,6 +556,10 @@ impl Source {
         }
         let token = tx.emit(self.index, &emit).map(Token);
         tx.give_back(raw.base, raw.slot());
+        if tx.packs == Packs::Wanted {
+            drop(tx);
+            self.make_packs();
+        }
         token
     }
 

@@ -5,7 +5,8 @@ use crate::blocks::{Block, Pool};
 use crate::error::{Code, Error, Result};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
-use insane_shm::link::{Broken, Descriptor, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
+use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
+use insane_shm::pack::PackWriter;
 use insane_shm::slab::{Slab, SlotId};
 use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
@@ -21,6 +22,9 @@ const REMEMBERED: usize = 4096;
 /// all slots of a segment would not, many enough that looking at the return ring costs nothing.
 const TAKES_PER_RECLAIM: u32 = 32;
 
+/// The size of the slots that small messages are packed into, in bytes: some fifty of them, and one page.
+pub(crate) const PACK_BYTES: u64 = 4096;
+
 /// The state behind the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
@@ -35,6 +39,17 @@ pub(crate) struct Tx {
     pub(crate) link_cap: u64,
     /// Slots taken since returned ones were last taken back.
     pub(crate) takes: u32,
+    /// Whether slots to pack small messages into are wanted, or were made.
+    pub(crate) packs: Packs,
+}
+
+/// Slots to pack small messages into: one segment is made when they are first wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Packs {
+    #[default]
+    Unasked,
+    Wanted,
+    Made,
 }
 
 /// One link to a session with sinks.
@@ -44,8 +59,10 @@ pub(crate) struct TxLink {
     /// The consumer's counts, read-only.
     pub(crate) peer: Counters,
     pub(crate) doorbell: Option<OwnedFd>,
-    /// Bytes of slots that the link holds.
+    /// Bytes of slots that the link holds, and of those that are filled for it.
     pub(crate) held: u64,
+    /// Credit that is set aside for packs which are being filled.
+    reserved: u64,
     pub(crate) room_sleepers: u32,
     /// Messages were put on it and whether its consumer sleeps was not looked at since.
     unwoken: bool,
@@ -75,9 +92,21 @@ struct Closing {
 pub(crate) struct TxSource {
     pub(crate) channel: u64,
     pub(crate) sequence: u64,
+    /// The priority of its messages.
+    pub(crate) priority: u8,
     pub(crate) cell: CellWriter,
     pub(crate) routes: Vec<Route>,
     pub(crate) ended: VecDeque<EndedFlow>,
+    /// Small messages that wait for more of them. While there is a pack, every link of the routes has room for it.
+    pub(crate) pack: Option<Pack>,
+}
+
+/// A slot that a source puts small messages into. It has room for one more at any time.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    slot: SlotId,
+    bytes: u64,
+    writer: PackWriter,
 }
 
 /// The flows of one source over one link.
@@ -160,16 +189,20 @@ impl TxFlow {
         Self { sink, cell, peer_cell, observer, start, given: 0, drops, forgotten: 0, fates }
     }
 
-    fn dropped(&mut self, sequence: u64, why: Count) {
+    /// Counts the messages of a descriptor as dropped.
+    fn dropped(&mut self, descriptor: &Descriptor, why: Count) {
+        let count = descriptor.messages();
         if !self.observer {
-            self.cell.add(Count::Intended, 1);
-            self.cell.add(why, 1);
+            self.cell.add(Count::Intended, count);
+            self.cell.add(why, count);
         }
-        if self.drops.len() == REMEMBERED {
-            self.drops.pop_front();
-            self.forgotten += 1;
+        for sequence in descriptor.sequence..descriptor.sequence + count {
+            if self.drops.len() == REMEMBERED {
+                self.drops.pop_front();
+                self.forgotten += 1;
+            }
+            self.drops.push_back(sequence);
         }
-        self.drops.push_back(sequence);
     }
 
     /// The state of message `sequence`, given how many of the flow's messages are finished.
@@ -203,6 +236,7 @@ impl TxLink {
             peer,
             doorbell: None,
             held: 0,
+            reserved: 0,
             room_sleepers: 0,
             unwoken: false,
             broken: None,
@@ -274,7 +308,7 @@ impl TxLink {
     /// if need be.
     #[inline]
     fn has_room(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
-        let fits = |l: &Self| l.producer.credit() > 0 && (l.held == 0 || l.held + bytes <= cap);
+        let fits = |l: &Self| l.producer.credit() > l.reserved && (l.held == 0 || l.held + bytes <= cap);
         if fits(self) {
             return true;
         }
@@ -298,15 +332,16 @@ impl TxLink {
         if !room || !mapped || self.broken.is_some() {
             let why = if room { Count::Dropped } else { Count::SinkFull };
             for flow in flows {
-                flow.dropped(descriptor.sequence, why);
+                flow.dropped(descriptor, why);
             }
             return;
         }
+        let count = descriptor.messages();
         // Counted before it is published: a sink never sees a message that was meant for nobody.
         for flow in flows {
-            flow.given += 1;
+            flow.given += count;
             if !flow.observer {
-                flow.cell.add(Count::Intended, 1);
+                flow.cell.add(Count::Intended, count);
             }
         }
         if let Some(slot) = emit.slot {
@@ -393,8 +428,113 @@ impl Tx {
         self.slab.take(len)
     }
 
-    /// Wakes the sleeping sinks of a source that were not looked at since messages were emitted.
+    /// Adds a small message to the pack that the source fills, if it fills one; without `more`, and once it is full, the
+    /// pack is on its way. Returns the message's number.
+    #[inline(always)]
+    pub(crate) fn append(&mut self, index: usize, payload: &[u8], more: bool) -> Option<u64> {
+        let source = self.sources.get_mut(index)?.as_mut()?;
+        let pack = source.pack.as_mut()?;
+        if !pack.writer.append(payload) {
+            return None;
+        }
+        source.sequence += 1;
+        let sequence = source.sequence;
+        if !more || !pack.writer.fits(INLINE_BYTES as u32) {
+            self.close_pack(index, more);
+        }
+        Some(sequence)
+    }
+
+    /// Begins a pack for a source, if there is a slot for it and every link that it goes to has room.
+    #[inline]
+    pub(crate) fn open_pack(&mut self, index: usize) -> bool {
+        let Some(Some(source)) = self.sources.get(index) else { return false };
+        if source.pack.is_some() || source.routes.is_empty() {
+            return source.pack.is_some();
+        }
+        if self.slab.available(PACK_BYTES) == 0 {
+            self.reclaim_all();
+            if self.slab.available(PACK_BYTES) == 0 {
+                if self.packs == Packs::Unasked {
+                    self.packs = Packs::Wanted;
+                }
+                return false;
+            }
+        }
+        let Some(Some(source)) = self.sources.get(index) else { return false };
+        for route in &source.routes {
+            let Some(Some(link)) = self.links.get_mut(route.link) else { return false };
+            if link.broken.is_some() || !link.has_room(PACK_BYTES, self.link_cap, &mut self.slab) {
+                return false;
+            }
+        }
+        let Some(taken) = self.take(PACK_BYTES) else { return false };
+        let bytes = u64::from(taken.capacity);
+        let Some(Some(source)) = self.sources.get_mut(index) else { return false };
+        for route in &source.routes {
+            if let Some(Some(link)) = self.links.get_mut(route.link) {
+                link.reserved += 1;
+                link.held += bytes;
+            }
+        }
+        // SAFETY: INV-SLAB-2: the slot is held for the pack until it is closed.
+        let writer = unsafe { PackWriter::new(taken.base, taken.capacity) };
+        source.pack = Some(Pack { slot: taken.id, bytes, writer });
+        true
+    }
+
+    /// Sends what a source has packed. To be called before anything that changes where its messages go.
+    #[inline(never)]
+    pub(crate) fn close_pack(&mut self, index: usize, more: bool) {
+        let Some(Some(source)) = self.sources.get_mut(index) else { return };
+        let Some(Pack { slot, bytes, writer }) = source.pack.take() else { return };
+        let count = writer.count();
+        for route in &source.routes {
+            if let Some(Some(link)) = self.links.get_mut(route.link) {
+                link.reserved -= 1;
+                link.held -= bytes;
+            }
+        }
+        if count > 0 {
+            source.cell.add(Count::Emitted, count.into());
+            source.cell.add(Count::Bytes, writer.payload().into());
+            // One alone goes inside its descriptor, as if it had not waited.
+            let (alone, length) =
+                if count == 1 { (writer.first(), writer.payload()) } else { (&[][..], writer.used()) };
+            let emit = Emit {
+                slot: (count > 1).then_some(slot),
+                inline: alone,
+                length,
+                deadline_ns: 0,
+                timestamp_ns: 0,
+                priority: source.priority,
+                more,
+            };
+            let descriptor = Descriptor {
+                channel: source.channel,
+                sequence: source.sequence + 1 - u64::from(count),
+                slot: slot.slot,
+                length,
+                source: index as u32,
+                segment: slot.segment,
+                flags: if count > 1 { FLAG_PACKED } else { 0 },
+                priority: source.priority,
+                count,
+                ..Descriptor::default()
+            };
+            let bytes = if count > 1 { bytes } else { 0 };
+            for route in &mut source.routes {
+                if let Some(Some(link)) = self.links.get_mut(route.link) {
+                    link.give(&mut route.flows, &descriptor, &emit, bytes, self.link_cap, &mut self.slab);
+                }
+            }
+        }
+        self.slab.unhold(slot);
+    }
+
+    /// Sends what a source has packed, and wakes its sleeping sinks that were not looked at since messages were emitted.
     pub(crate) fn flush(&mut self, index: usize) {
+        self.close_pack(index, false);
         let Some(Some(source)) = self.sources.get(index) else { return };
         for route in &source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link)
@@ -429,15 +569,23 @@ impl Tx {
             Returned::Slot { segment, slot, fate, sequence } => {
                 (link.producer.source_of(segment, slot, sequence), sequence, fate)
             }
-            Returned::Credit { fate, sequence, source, .. } => (Some(source), sequence, fate),
+            Returned::Credit { fate, sequence, source, .. } => (Some((source, 1)), sequence, fate),
         };
-        let source = source.and_then(|s| self.sources.get_mut(s as usize)).and_then(Option::as_mut);
-        let route = source.and_then(|s| s.routes.iter_mut().find(|r| r.link == at));
-        for flow in route.into_iter().flat_map(|r| r.flows.iter_mut()) {
-            if flow.fates.len() == REMEMBERED {
-                flow.fates.pop_front();
+        let count = source.map_or(0, |(_, count)| count);
+        let source = source.map(|(source, _)| source);
+        let Some(source) = source.and_then(|s| self.sources.get_mut(s as usize)).and_then(Option::as_mut) else {
+            return;
+        };
+        let live = source.routes.iter_mut().filter(|r| r.link == at).flat_map(|r| r.flows.iter_mut());
+        // A sink that closes says so before it gives back what it did not take.
+        let ended = source.ended.iter_mut().filter(|e| e.link == Some(at)).map(|e| &mut e.flow);
+        for flow in live.chain(ended) {
+            for n in 0..count {
+                if flow.fates.len() == REMEMBERED {
+                    flow.fates.pop_front();
+                }
+                flow.fates.push_back((sequence.wrapping_add(n), fate));
             }
-            flow.fates.push_back((sequence, fate));
         }
     }
 
@@ -448,6 +596,9 @@ impl Tx {
         let Some(Some(source)) = self.sources.get_mut(index) else {
             return Err(Code::Closed.into());
         };
+        if source.pack.is_some() {
+            return self.emit_after_pack(index, emit);
+        }
         source.sequence += 1;
         let sequence = source.sequence;
         source.cell.add(Count::Emitted, 1);
@@ -465,6 +616,7 @@ impl Tx {
             segment: slot.segment,
             flags: if emit.timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 },
             priority: emit.priority,
+            count: 1,
         };
         if source.routes.is_empty() {
             source.cell.add(Count::NoSink, 1);
@@ -478,8 +630,15 @@ impl Tx {
         Ok(sequence)
     }
 
-    /// The outcome of message `sequence` of a source.
+    #[cold]
+    fn emit_after_pack(&mut self, index: usize, emit: &Emit<'_>) -> Result<u64> {
+        self.close_pack(index, true);
+        self.emit(index, emit)
+    }
+
+    /// The outcome of message `sequence` of a source. One that still waits for more to be packed with it is sent.
     pub(crate) fn outcome(&mut self, index: usize, sequence: u64) -> Result<Outcome> {
+        self.close_pack(index, false);
         self.reclaim_all();
         let source = self.sources.get(index).and_then(Option::as_ref).ok_or(Code::Closed)?;
         if sequence == 0 || sequence > source.sequence {
@@ -512,6 +671,7 @@ impl Tx {
     /// Ends one flow: nothing emitted from now on is for it. What is still on its way stays pending until the sink has
     /// counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
     pub(crate) fn end_flow(&mut self, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
+        self.close_pack(index, false);
         let source = self.sources.get_mut(index)?.as_mut()?;
         let (r, f) = source
             .routes
@@ -581,6 +741,10 @@ impl Tx {
 
     /// Sets what one link may hold: with all of them full, one part is left for the application.
     pub(crate) fn share_out(&mut self) {
+        // What was set aside for packs was a part of the old shares.
+        for index in 0..self.sources.len() {
+            self.close_pack(index, false);
+        }
         let links = self.links.iter().flatten().count() as u64;
         self.link_cap = self.share / (links + 1);
     }

@@ -106,6 +106,15 @@ impl<T> BiasedLock<T> {
     }
 }
 
+impl<T> BiasedGuard<'_, T> {
+    /// Whether it was taken without the mutex: nobody else wanted the lock.
+    #[inline]
+    #[must_use]
+    pub fn is_fast(guard: &Self) -> bool {
+        guard.slow.is_none()
+    }
+}
+
 impl<T> Deref for BiasedGuard<'_, T> {
     type Target = T;
     #[inline]

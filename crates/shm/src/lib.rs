@@ -14,6 +14,7 @@
 //! | [`ring`] | a ring of entries, each with its own sequence number |
 //! | [`link`] | the producing and the consuming end |
 //! | [`wait`] | sleeping and waking |
+//! | [`pack`] | several small messages in one slot |
 //! | [`slab`] | the owner's slots and who holds them |
 //! | [`segment`] | segments: created, sealed, checked, mapped |
 //! | [`counters`] | counts that survive the process that counts |
@@ -40,6 +41,7 @@ pub mod error;
 pub mod link;
 pub mod memory;
 pub mod mutate;
+pub mod pack;
 pub mod ring;
 pub mod segment;
 pub mod slab;

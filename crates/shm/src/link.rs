@@ -15,13 +15,15 @@
 //! - `INV-LINK-3` What a link holds is known in the producer's private memory only. A return is taken as often as the link
 //!   was given the slot, never more; a count never above the credits that are out. Anything else breaks this link alone.
 //! - `INV-LINK-4` The consumer copies each word of a descriptor once and checks the copy: segment, slot, offset and length
-//!   lie in what it has mapped; a message inside the descriptor has at most [`INLINE_BYTES`] bytes.
+//!   lie in what it has mapped; a message inside the descriptor has at most [`INLINE_BYTES`] bytes; the messages in one
+//!   slot are checked one by one (`INV-PACK-2`).
 //! - `INV-LINK-5` After a consumer's death the producer still knows, from its own delivery ring and the consumer's counts,
 //!   which messages were not finished ([`Producer::recent`]).
 
 use crate::mutate::{Mutation, left_out};
 use crate::ring::Block;
 use crate::steps::{Step, reach};
+use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Announced, SleepKinds, Sleeper, WaitWord, WakeNeed, Waker};
 
 /// The words of an entry of the delivery ring: eight of descriptor, eight of payload.
@@ -53,12 +55,15 @@ pub const FLAG_LAUNCH_TIME: u16 = 4;
 /// Flag of a descriptor: `timestamp_ns` is set.
 pub const FLAG_TIMESTAMP: u16 = 8;
 
+/// Flag of a descriptor: the slot holds several messages, see [`crate::pack`].
+pub const FLAG_PACKED: u16 = 16;
+
 /// What the producer says of one piece of a message. 64 bytes in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
     /// The channel.
     pub channel: u64,
-    /// The message's number at its source, from 1.
+    /// The message's number at its source, from 1; with `FLAG_PACKED` that of the first.
     pub sequence: u64,
     /// Deadline or launch time, in nanoseconds of CLOCK_MONOTONIC; 0 for none.
     pub deadline_ns: u64,
@@ -78,6 +83,17 @@ pub struct Descriptor {
     pub flags: u16,
     /// The priority, 0 lowest.
     pub priority: u8,
+    /// With `FLAG_PACKED`: how many messages there are.
+    pub count: u16,
+}
+
+impl Descriptor {
+    /// How many messages it stands for.
+    #[inline]
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        if self.flags & FLAG_PACKED != 0 { self.count.into() } else { 1 }
+    }
 }
 
 /// A return entry's kind; the fourth byte group of its word 1.
@@ -270,44 +286,31 @@ impl Producer {
     #[inline(always)]
     pub fn push(&mut self, descriptor: &Descriptor, inline: &[u8]) {
         assert!(self.credit > 0 && inline.len() <= INLINE_BYTES);
+        let at = self.tail;
+        let words = self.own.words(at);
+        // Relaxed, all of them: `publish_in` releases them.
+        let write = |word: usize, value: u64| words[word].store(value, Ordering::Relaxed);
         let (mut flags, mut length) = (descriptor.flags & !FLAG_INLINE, descriptor.length);
         if inline.is_empty() && descriptor.length > 0 {
             self.held[usize::from(descriptor.segment)][descriptor.slot as usize] += 1;
         } else {
-            flags |= FLAG_INLINE;
+            flags = flags & !FLAG_PACKED | FLAG_INLINE;
             length = inline.len() as u32;
             self.inline_out += 1;
-            self.write_inline(inline);
+            write_inline(words, inline);
         }
-        let at = self.tail;
-        self.own.write(at, 1, descriptor.channel);
-        self.own.write(at, 2, descriptor.sequence);
-        self.own.write(at, 3, descriptor.deadline_ns);
-        self.own.write(at, 4, descriptor.timestamp_ns);
-        self.own.write(at, 5, u64::from(descriptor.slot) | u64::from(descriptor.offset) << 32);
+        write(1, descriptor.channel);
+        write(2, descriptor.sequence);
+        write(3, descriptor.deadline_ns);
+        write(4, descriptor.timestamp_ns);
+        write(5, u64::from(descriptor.slot) | u64::from(descriptor.offset) << 32);
         let middle = u64::from(descriptor.segment) << 32 | u64::from(flags) << 48;
-        self.own.write(at, 6, u64::from(descriptor.source) | middle);
-        self.own.write(at, 7, u64::from(descriptor.priority));
+        write(6, u64::from(descriptor.source) | middle);
+        write(7, u64::from(descriptor.priority) | u64::from(descriptor.count) << 16);
         reach(Step::Publish);
-        self.own.publish(at, length);
+        DeliveryBlock::publish_in(words, at, length);
         self.tail += 1;
         self.credit -= 1;
-    }
-
-    #[inline(always)]
-    fn write_inline(&mut self, bytes: &[u8]) {
-        let mut chunks = bytes.chunks_exact(8);
-        let mut word = DESCRIPTOR_WORDS;
-        for chunk in &mut chunks {
-            self.own.write(self.tail, word, u64::from_le_bytes(chunk.try_into().unwrap_or_default()));
-            word += 1;
-        }
-        let rest = chunks.remainder();
-        if !rest.is_empty() {
-            let mut last = [0u8; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.own.write(self.tail, word, u64::from_le_bytes(last));
-        }
     }
 
     /// Wakes the consumer if it sleeps; once per batch.
@@ -388,12 +391,22 @@ impl Producer {
     /// consumer did (INV-LINK-5). Not more than the last `entries`.
     pub fn recent(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let oldest = self.tail.saturating_sub(u64::from(self.own.entries()));
-        (oldest..self.tail).rev().map(|at| (self.own.word(at, 6) as u32, self.own.word(at, 2)))
+        (oldest..self.tail).rev().flat_map(|at| {
+            let (origin, first) = (self.own.word(at, 6), self.own.word(at, 2));
+            let count = self.messages_at(at);
+            (0..count).rev().map(move |n| (origin as u32, first.wrapping_add(n)))
+        })
     }
 
-    /// The source of a message that came back with a fate, from this side's own delivery ring; `None` when it is too old.
+    fn messages_at(&self, at: u64) -> u64 {
+        let packed = (self.own.word(at, 6) >> 48) as u16 & FLAG_PACKED != 0;
+        if packed { (self.own.word(at, 7) >> 16) & 0xffff } else { 1 }
+    }
+
+    /// The source of a message that came back with a fate, and how many messages of its descriptor have it: the message and,
+    /// in a pack, those after it. From this side's own delivery ring; `None` when it is too old.
     #[must_use]
-    pub fn source_of(&self, segment: u16, slot: u32, sequence: u32) -> Option<u32> {
+    pub fn source_of(&self, segment: u16, slot: u32, sequence: u32) -> Option<(u32, u32)> {
         let oldest = self.tail.saturating_sub(u64::from(self.own.entries()));
         (oldest..self.tail)
             .rev()
@@ -402,9 +415,12 @@ impl Producer {
                 self.own.word(*at, 5) as u32 == slot
                     && (origin >> 32) as u16 == segment
                     && (origin >> 48) as u16 & FLAG_INLINE == 0
-                    && self.own.word(*at, 2) as u32 == sequence
+                    && u64::from(sequence.wrapping_sub(self.own.word(*at, 2) as u32)) < self.messages_at(*at)
             })
-            .map(|at| self.own.word(at, 6) as u32)
+            .map(|at| {
+                let before = u64::from(sequence.wrapping_sub(self.own.word(at, 2) as u32));
+                (self.own.word(at, 6) as u32, (self.messages_at(at) - before) as u32)
+            })
     }
 
     /// How many holds the link has on all slots; for audits.
@@ -427,6 +443,27 @@ impl Producer {
     /// This end is awake again.
     pub fn awake(&mut self) {
         self.sleeper.awake(&self.own);
+    }
+}
+
+/// Writes a payload into the entry with these words.
+#[inline(always)]
+fn write_inline(words: &[AtomicU64; DELIVERY_WORDS], bytes: &[u8]) {
+    // The longest one without a loop: it is what small fixed-size messages mostly are.
+    if let Ok(whole) = <&[u8; INLINE_BYTES]>::try_from(bytes) {
+        for (word, chunk) in words[DESCRIPTOR_WORDS..].iter().zip(whole.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+        return;
+    }
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (word, chunk) in words[DESCRIPTOR_WORDS..].iter().zip(chunks) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        let mut last = [0u8; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words[DESCRIPTOR_WORDS + chunks.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
     }
 }
 
@@ -559,10 +596,12 @@ impl Consumer {
     #[inline(always)]
     pub fn poll_descriptor(&mut self) -> Result<Option<(Descriptor, u64)>, Broken> {
         let at = self.head;
-        let Some(length) = self.peer.read(at) else { return Ok(None) };
+        let words = self.peer.words(at);
+        let Some(length) = DeliveryBlock::read_in(words, at) else { return Ok(None) };
         reach(Step::Pop);
-        let word = |i| self.peer.word(at, i);
-        let (place, origin) = (word(5), word(6));
+        // Relaxed: `read_in` acquired them; a hostile writer may have changed them since, so the copies are checked.
+        let word = |i: usize| words[i].load(Ordering::Relaxed);
+        let (place, origin, last) = (word(5), word(6), word(7));
         let descriptor = Descriptor {
             channel: word(1),
             sequence: word(2),
@@ -574,7 +613,8 @@ impl Consumer {
             source: origin as u32,
             segment: (origin >> 32) as u16,
             flags: (origin >> 48) as u16,
-            priority: word(7) as u8,
+            priority: last as u8,
+            count: (last >> 16) as u16,
         };
         // What this end keeps for a peer is bounded by the link's credit, whatever the peer does (INV-LINK-1).
         if self.owed >= u64::from(self.own.entries()) {
@@ -582,20 +622,25 @@ impl Consumer {
         }
         self.head += 1;
         self.owed += 1;
-        let sound = if descriptor.flags & FLAG_INLINE != 0 {
-            length as usize <= INLINE_BYTES
-        } else {
-            self.in_bounds(&descriptor)
+        let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED) {
+            FLAG_INLINE => length as usize <= INLINE_BYTES,
+            0 => self.in_bounds(&descriptor),
+            FLAG_PACKED => self.in_bounds(&descriptor) && sound_pack(&descriptor),
+            _ => false,
         };
         if sound { Ok(Some((descriptor, at))) } else { Err(bad(&descriptor)) }
     }
 
-    /// Copies the payload inside the descriptor at `position`, whose checked length is `length`, each word once. The bytes
-    /// after it up to the next multiple of eight are the producer's too; words beyond are left as they are.
+    /// Copies the payload inside the descriptor at `position`, if its checked length is not 0, each word once. All words are
+    /// copied: what lies behind the payload is the producer's too.
     #[inline(always)]
-    pub fn copy_inline(&self, position: u64, length: u32, to: &mut [u64; 8]) {
-        for (i, word) in to.iter_mut().enumerate().take((length as usize).div_ceil(8)) {
-            *word = self.peer.word(position, DESCRIPTOR_WORDS + i);
+    pub fn copy_inline(&self, position: u64, length: u32, to: &mut [u64; INLINE_BYTES / 8]) {
+        if length > 0 {
+            let words = self.peer.words(position);
+            for (to, word) in to.iter_mut().zip(&words[DESCRIPTOR_WORDS..]) {
+                // Relaxed: as in `poll_descriptor`.
+                *to = word.load(Ordering::Relaxed);
+            }
         }
     }
 
@@ -605,7 +650,8 @@ impl Consumer {
         geometry.is_some_and(|g| d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride)
     }
 
-    /// Gives a message back. Never fails (INV-LINK-1).
+    /// Gives a message back, or a pack once all of its messages are done with: then a `fate` says that of the message with the
+    /// descriptor's number and all after it. Never fails (INV-LINK-1).
     #[inline]
     pub fn release(&mut self, d: &Descriptor, fate: Fate) {
         let ordinary = fate == Fate::AsCounted;
@@ -680,6 +726,15 @@ impl Consumer {
     pub fn awake(&mut self) {
         self.sleeper.awake(&self.own);
     }
+}
+
+/// Whether a pack may have that many messages in so many bytes, and begins where its words are aligned.
+#[inline]
+fn sound_pack(d: &Descriptor) -> bool {
+    let (least, most) = (8 * u32::from(d.count), crate::pack::MAX_BYTES);
+    (1..=crate::pack::MAX_MESSAGES).contains(&d.count)
+        && (least..=most).contains(&d.length)
+        && d.offset.is_multiple_of(8)
 }
 
 #[cold]

@@ -178,13 +178,20 @@ impl<const W: usize> Block<W> {
         unsafe { self.head.as_ref() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self, position: u64) -> &Entry<W> {
-        let index = usize::try_from(position & self.mask).unwrap_or(0);
+        let index = (position & self.mask) as usize;
         // SAFETY: INV-RING-1; the mask keeps the index below the number of entries.
         let at = unsafe { self.entries.add(index) };
         // SAFETY: INV-RING-1; only atomics are reached through it (INV-MEM-4).
         unsafe { at.as_ref() }
+    }
+
+    /// The words of the entry at `position`, to be found once per entry: between two of its stores the compiler has to look
+    /// up base and mask again.
+    #[inline(always)]
+    pub(crate) fn words(&self, position: u64) -> &[AtomicU64; W] {
+        &self.entry(position).words
     }
 
     /// Writes word `word` of the entry at `position`; invisible until [`Self::publish`].
@@ -198,16 +205,28 @@ impl<const W: usize> Block<W> {
     /// Publishes the entry at `position` with `high` in the upper half of word 0.
     #[inline]
     pub(crate) fn publish(&self, position: u64, high: u32) {
+        Self::publish_in(self.words(position), position, high);
+    }
+
+    /// As [`Self::publish`], of the entry with these words.
+    #[inline(always)]
+    pub(crate) fn publish_in(words: &[AtomicU64; W], position: u64, high: u32) {
         let order = if left_out(Mutation::PublishRelease) { Ordering::Relaxed } else { Ordering::Release };
         // Release pairs with: the Acquire in `read` (INV-RING-3).
-        self.entry(position).words[0].store(stamp(position) | u64::from(high) << 32, order);
+        words[0].store(stamp(position) | u64::from(high) << 32, order);
     }
 
     /// Word 0's upper half, if the entry at `position` is published.
     #[inline]
     pub(crate) fn read(&self, position: u64) -> Option<u32> {
+        Self::read_in(self.words(position), position)
+    }
+
+    /// As [`Self::read`], of the entry with these words.
+    #[inline(always)]
+    pub(crate) fn read_in(words: &[AtomicU64; W], position: u64) -> Option<u32> {
         // Acquire pairs with: the Release in `publish` (INV-RING-3).
-        let word = self.entry(position).words[0].load(Ordering::Acquire);
+        let word = words[0].load(Ordering::Acquire);
         (word & 0xffff_ffff == stamp(position)).then_some((word >> 32) as u32)
     }
 

@@ -1,0 +1,374 @@
+//! What a sink has of a message: its payload's place, where it came from, and what the link is to be told afterwards.
+
+use crate::blocks::{Block, Pool};
+use insane_shm::counters::CellWriter;
+use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate, INLINE_BYTES};
+use insane_wire::id::Epoch;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
+#[derive(Debug)]
+pub struct RawMessage(pub(crate) NonNull<Taken>);
+
+// SAFETY: INV-BLOCK-1, and `base` points into a segment that the link keeps mapped until the message is released, from any
+// thread.
+unsafe impl Send for RawMessage {}
+// SAFETY: as above; a message that is shared is only read.
+unsafe impl Sync for RawMessage {}
+
+/// What the stream keeps of a message while a sink has it. Written once and never moved: the stores of a structure that is
+/// built and then copied cannot be forwarded to the loads of the copy, which took a third of the time of a message.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Taken {
+    /// The payload, if it came inside its descriptor, or in a pack and is small.
+    pub(crate) inside: Block,
+    /// The payload: in a slot, or in `inside`.
+    base: NonNull<u8>,
+    pub(crate) sequence: u64,
+    /// Where it came from: `own`, or that of the pack that it came in.
+    origin: NonNull<Origin>,
+    pub(crate) length: u32,
+    pub(crate) flags: u16,
+    /// The pack that it came in, if its flags say so.
+    pub(crate) pack: PackRef,
+    pub(crate) extra: Option<Box<Extra>>,
+    own: Origin,
+}
+
+// SAFETY: as for messages.
+unsafe impl Send for Taken {}
+
+/// What the messages of a pack have in common, and any other message has for itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) channel: u64,
+    pub(crate) timestamp_ns: u64,
+    pub(crate) epoch: Epoch,
+    pub(crate) slot: u32,
+    pub(crate) source: u32,
+    pub(crate) link: u32,
+    pub(crate) generation: u32,
+    pub(crate) segment: u16,
+    pub(crate) priority: u8,
+    pub(crate) trusted: bool,
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self {
+            channel: 0,
+            timestamp_ns: 0,
+            epoch: Epoch(0),
+            slot: 0,
+            source: 0,
+            link: 0,
+            generation: 0,
+            segment: 0,
+            priority: 0,
+            trusted: false,
+        }
+    }
+}
+
+impl Origin {
+    #[inline(always)]
+    pub(crate) fn new(d: &Descriptor, epoch: Epoch, link: usize, generation: u32, trusted: bool) -> Self {
+        Self {
+            channel: d.channel,
+            timestamp_ns: d.timestamp_ns,
+            epoch,
+            slot: d.slot,
+            source: d.source,
+            link: link as u32,
+            generation,
+            segment: d.segment,
+            priority: d.priority,
+            trusted,
+        }
+    }
+}
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self {
+            inside: Block::default(),
+            base: NonNull::dangling(),
+            sequence: 0,
+            origin: NonNull::dangling(),
+            length: 0,
+            flags: 0,
+            pack: PackRef(NonNull::dangling()),
+            extra: None,
+            own: Origin::default(),
+        }
+    }
+}
+
+/// What only some messages have.
+#[derive(Debug)]
+pub(crate) struct Extra {
+    /// Where it is to be counted, until it is.
+    pub(crate) cell: Option<CellWriter>,
+    /// Set when several sinks of this session share the message: how many still have it.
+    pub(crate) shared: Option<Arc<AtomicU32>>,
+}
+
+/// A pack of which messages are out, or are to be taken.
+#[derive(Debug, Default)]
+pub(crate) struct Pack {
+    origin: Origin,
+    state: PackState,
+}
+
+/// What becomes of a pack; reached with the stream's lock held.
+#[derive(Debug, Default)]
+pub(crate) struct PackState {
+    /// Messages that were taken and not released.
+    pub(crate) out: u32,
+    /// Whether there are messages to be taken.
+    pub(crate) open: bool,
+    /// The number of its first message.
+    first: u64,
+    /// The first message that ended in another way than delivery, and how.
+    fate: Option<(u64, Fate)>,
+}
+
+/// A piece of the stream's pool of packs that is lent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PackRef(NonNull<Pack>);
+
+// SAFETY: INV-BLOCK-1; what changes of it is reached with the stream's lock held only.
+unsafe impl Send for PackRef {}
+
+impl PackRef {
+    pub(crate) fn open(packs: &mut Pool<Pack>, origin: Origin, first: u64) -> Self {
+        let mut pack = packs.lend();
+        // SAFETY: INV-BLOCK-1: it is lent, and nobody else has heard of it.
+        *unsafe { pack.as_mut() } = Pack { origin, state: PackState { out: 0, open: true, first, fate: None } };
+        Self(pack)
+    }
+
+    #[inline(always)]
+    fn origin(self) -> NonNull<Origin> {
+        // SAFETY: INV-BLOCK-1: it is lent.
+        let origin = unsafe { &raw mut (*self.0.as_ptr()).origin };
+        NonNull::new(origin).unwrap_or(NonNull::dangling())
+    }
+
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // One at a time: each use ends within its line.
+    pub(crate) fn state(&self) -> &mut PackState {
+        // SAFETY: INV-BLOCK-1: it is lent; messages read its origin only.
+        let state = unsafe { &raw mut (*self.0.as_ptr()).state };
+        // SAFETY: as above, and the caller has the stream's lock.
+        unsafe { &mut *state }
+    }
+
+    /// One of its messages is done with. After the last: what the producer is to be told.
+    #[inline(always)]
+    pub(crate) fn done(self, packs: &mut Pool<Pack>, sequence: u64, fate: Fate) -> Option<(u64, Fate)> {
+        let pack = self.state();
+        if fate != Fate::AsCounted && pack.fate.is_none_or(|(first, _)| sequence < first) {
+            pack.fate = Some((sequence, fate));
+        }
+        pack.out -= 1;
+        if pack.out > 0 || pack.open {
+            return None;
+        }
+        Some(self.end(packs))
+    }
+
+    #[inline(never)]
+    fn end(self, packs: &mut Pool<Pack>) -> (u64, Fate) {
+        let pack = self.state();
+        let told = pack.fate.unwrap_or((pack.first, Fate::AsCounted));
+        packs.give_back(self.0);
+        told
+    }
+
+    /// No more of its messages are taken. Returns whether that was the end of it.
+    pub(crate) fn abandon(self, packs: &mut Pool<Pack>) -> bool {
+        self.state().open = false;
+        let over = self.state().out == 0;
+        if over {
+            packs.give_back(self.0);
+        }
+        over
+    }
+}
+
+impl Taken {
+    /// The payload is in a slot.
+    #[inline(always)]
+    pub(crate) fn lies_at(&mut self, base: NonNull<u8>) {
+        self.base = base;
+    }
+
+    /// It came by itself.
+    #[inline(always)]
+    pub(crate) fn comes_from(&mut self, origin: Origin) {
+        self.own = origin;
+        self.origin = NonNull::from(&self.own);
+    }
+
+    /// It came in a pack.
+    #[inline(always)]
+    pub(crate) fn comes_in(&mut self, pack: PackRef) {
+        self.pack = pack;
+        self.origin = pack.origin();
+    }
+
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> &Origin {
+        // SAFETY: INV-BLOCK-1: both this and the pack that it came in are lent until the message is released.
+        unsafe { self.origin.as_ref() }
+    }
+
+    /// What the link is told when the message is given back.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> Descriptor {
+        let origin = self.origin();
+        Descriptor {
+            sequence: self.sequence,
+            slot: origin.slot,
+            source: origin.source,
+            segment: origin.segment,
+            flags: self.flags,
+            ..Descriptor::default()
+        }
+    }
+}
+
+/// Whether a message of a pack is copied out when it is taken, as those inside descriptors are.
+#[inline(always)]
+pub(crate) fn is_copied(flags: u16, length: u32) -> bool {
+    flags & FLAG_PACKED != 0 && length as usize <= INLINE_BYTES
+}
+
+/// Copies a payload of up to 64 bytes, each word once, up to the next multiple of eight.
+///
+/// # Safety
+/// The words are mapped and aligned; another process may write to them.
+#[inline(always)]
+pub(crate) unsafe fn copy_words(from: NonNull<u8>, length: u32, to: &mut [u64; INLINE_BYTES / 8]) {
+    let word = |i: usize| {
+        // SAFETY: the caller's promise.
+        let at = unsafe { from.cast::<AtomicU64>().add(i) };
+        // SAFETY: the caller's promise.
+        unsafe { at.as_ref() }.load(Ordering::Relaxed)
+    };
+    // The longest one without a loop: it is what small fixed-size messages mostly are.
+    if length as usize == INLINE_BYTES {
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = word(i);
+        }
+        return;
+    }
+    for (i, to) in to.iter_mut().enumerate().take((length as usize).div_ceil(8)) {
+        *to = word(i);
+    }
+}
+
+impl RawMessage {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> &Taken {
+        // SAFETY: INV-BLOCK-1: it is lent to this message.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> &mut Taken {
+        // SAFETY: INV-BLOCK-1: it is lent to this message alone.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The channel's id.
+    #[must_use]
+    pub fn channel(&self) -> u64 {
+        self.get().origin().channel
+    }
+
+    /// The message's number at its source, from 1.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.get().sequence
+    }
+
+    /// The source's epoch.
+    #[must_use]
+    pub fn source(&self) -> Epoch {
+        self.get().origin().epoch
+    }
+
+    /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC, if its source says so.
+    #[must_use]
+    pub fn timestamp_ns(&self) -> Option<u64> {
+        let at = self.get().origin().timestamp_ns;
+        (at != 0).then_some(at)
+    }
+
+    /// Its priority.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.get().origin().priority
+    }
+
+    /// The bytes of payload.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.get().length as usize
+    }
+
+    /// Whether it has no payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of the payload. It stays readable until the message is released; its bytes may change while they are
+    /// read if the peer is hostile, except those of a message of up to 64 bytes on a best-effort stream: these are a copy.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.get().base.as_ptr()
+    }
+
+    /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths.
+    pub fn read(&self, to: &mut [u8]) -> usize {
+        let n = to.len().min(self.len());
+        // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in a block.
+        unsafe { insane_shm::segment::copy_out(self.get().base, &mut to[..n]) };
+        n
+    }
+
+    /// A copy of the payload.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.read(&mut bytes);
+        bytes
+    }
+
+    /// The payload as a slice: only of messages that came inside their descriptor (they were copied out already) and of
+    /// peers that the configuration trusts not to write to a message after emitting it. Else `None`: use [`Self::read`].
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        if !self.is_private() && !self.get().origin().trusted {
+            return None;
+        }
+        // SAFETY: INV-LINK-4 for the length; the bytes are this process's own copy, or a trusted peer's, who does not write.
+        Some(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
+    }
+
+    /// Whether the payload is this process's own copy.
+    #[inline]
+    fn is_private(&self) -> bool {
+        let taken = self.get();
+        taken.flags & FLAG_INLINE != 0 || taken.length == 0 || is_copied(taken.flags, taken.length)
+    }
+}
