@@ -137,9 +137,8 @@ impl ConfigCommand {
                 Ok(())
             }
             Self::Check { file } => {
-                let text =
-                    std::fs::read_to_string(file).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
-                Config::parse(&text).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
+                let refuse = |why| Failure::usage(format!("<FILE> is '{}': {why}", file.display()));
+                Config::load(file).map_err(refuse)?;
                 if context.json {
                     println!("{}", serde_json::json!({"valid": true}));
                 } else {

@@ -204,7 +204,8 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, StartError> {
     let probe = new().map_err(system("socket for"))?;
     match rustix::net::connect(&probe, &address) {
         Ok(()) | Err(Errno::AGAIN) => return Err(StartError::Running { path: path.to_owned() }),
-        Err(Errno::CONNREFUSED) => {
+        // A file that is no socket refuses connections too, and is somebody's.
+        Err(Errno::CONNREFUSED) if is_socket(path) => {
             let _ = std::fs::remove_file(path);
         }
         Err(_) => {}
@@ -214,6 +215,11 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, StartError> {
     rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode)).map_err(system("mode of"))?;
     rustix::net::listen(&listener, 128).map_err(system("listen on"))?;
     Ok(listener)
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
 }
 
 impl Shell {

@@ -1,5 +1,8 @@
 //! What the whole-system tests share: a runtime of their own, a watchdog, and the accounting law.
 
+pub mod pair;
+pub mod programs;
+
 use insane::{Session, SessionBuilder};
 use insane_runtime::config::Config;
 use insane_runtime::server::Server;
@@ -139,5 +142,26 @@ impl Account {
     #[must_use]
     pub fn holds(&self) -> bool {
         self.intended == self.at_source + self.at_sink
+    }
+}
+
+/// Reconciles three independent counts over sessions that have come to rest: what the applications emitted towards sinks (a
+/// message to two sinks counts twice), what the counter memory says at both ends, and what the applications of the sinks saw.
+///
+/// The ends count a moment after the applications' calls return, so it looks until the law holds, for some seconds.
+///
+/// # Panics
+/// When the counts do not agree.
+pub fn reconcile<'a>(sessions: impl IntoIterator<Item = &'a Session> + Clone, emitted: u64, seen: u64) -> Account {
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let cells: Vec<_> = sessions.clone().into_iter().flat_map(Session::counts).collect();
+        let sum = account(&cells);
+        if sum.holds() && (sum.intended, sum.delivered) == (emitted, seen) {
+            return sum;
+        }
+        let counts = format!("emitted towards sinks {emitted}, seen {seen}, counted {sum:?}");
+        assert!(std::time::Instant::now() < end, "the accounting law is broken: {counts}\n{cells:#?}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
