@@ -148,14 +148,22 @@ impl Account {
 /// Reconciles three independent counts over sessions that have come to rest: what the applications emitted towards sinks (a
 /// message to two sinks counts twice), what the counter memory says at both ends, and what the applications of the sinks saw.
 ///
+/// # Panics
+/// When the counts do not agree.
+pub fn reconcile<'a>(sessions: impl IntoIterator<Item = &'a Session> + Clone, emitted: u64, seen: u64) -> Account {
+    reconcile_cells(|| sessions.clone().into_iter().flat_map(Session::counts).collect(), emitted, seen)
+}
+
+/// As [`reconcile`], over the cells that `cells` gives: with those of sessions that are closed by now, or of some flows only.
+///
 /// The ends count a moment after the applications' calls return, so it looks until the law holds, for some seconds.
 ///
 /// # Panics
 /// When the counts do not agree.
-pub fn reconcile<'a>(sessions: impl IntoIterator<Item = &'a Session> + Clone, emitted: u64, seen: u64) -> Account {
+pub fn reconcile_cells(cells: impl Fn() -> Vec<CellCounts>, emitted: u64, seen: u64) -> Account {
     let end = std::time::Instant::now() + Duration::from_secs(10);
     loop {
-        let cells: Vec<_> = sessions.clone().into_iter().flat_map(Session::counts).collect();
+        let cells = cells();
         let sum = account(&cells);
         if sum.holds() && (sum.intended, sum.delivered) == (emitted, seen) {
             return sum;
