@@ -1,6 +1,7 @@
 //! The programs of the workspace, and running them with an end.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -41,19 +42,19 @@ impl Said {
     }
 }
 
-/// Runs a program without input, at most `limit`.
+/// Runs a program without input, at most `limit`. What it leaves behind in its process group is ended.
 ///
 /// # Panics
 /// When it cannot be started.
 pub fn run(command: &mut Command, limit: Duration) -> Said {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let status = wait(&mut child, limit);
-    if status.is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
+    let _ = child.wait();
     Said { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
 }
 
