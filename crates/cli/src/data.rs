@@ -141,15 +141,16 @@ impl Pub {
             std::thread::sleep(Duration::from_millis(1));
         };
         if context.json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({"emitted": emitted, "sinks": found, "last": {"delivered": outcome.delivered,
                     "pending": outcome.pending, "dropped": outcome.dropped}})
             );
         } else {
-            println!(
+            say!(
                 "{emitted} emitted to {found} sinks; of the last, {} delivered, {} pending",
-                outcome.delivered, outcome.pending
+                outcome.delivered,
+                outcome.pending
             );
         }
         Ok(())

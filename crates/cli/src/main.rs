@@ -1,6 +1,14 @@
 //! The command line of INSANE: measure, publish, listen, look.
 #![forbid(unsafe_code)]
 
+/// Prints a line. Where nobody reads any more, the command ends with that as its failure, and does not panic.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout(), $($text)*)?
+    }};
+}
+
 mod common;
 mod data;
 mod look;

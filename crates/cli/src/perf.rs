@@ -117,7 +117,7 @@ impl PerfSource {
         let (intended, full) = (sum(insane::Count::Intended), sum(insane::Count::SinkFull));
         let rate = emitted as f64 / seconds;
         if context.json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({
                     "payload_bytes": self.size, "emitted": emitted, "seconds": seconds, "msgs_per_s": rate,
@@ -125,7 +125,7 @@ impl PerfSource {
                 })
             );
         } else {
-            println!(
+            say!(
                 "{emitted} messages of {} bytes in {seconds:.2} s: {}msg/s, {}bit/s; {full} of {intended} dropped at full sinks",
                 self.size,
                 human(rate),
@@ -195,8 +195,7 @@ impl PerfSink {
         tally.take(&first);
         drop(first);
         self.count(&sink, &mut tally, || is_set(&stop))?;
-        tally.report(context.json);
-        Ok(())
+        tally.report(context.json)
     }
 
     fn count(&self, sink: &Sink, tally: &mut Tally, stop: impl Fn() -> bool) -> Outcome {
@@ -246,11 +245,11 @@ impl Tally {
         self.bytes += message.len() as u64;
     }
 
-    fn report(&self, json: bool) {
+    fn report(&self, json: bool) -> Outcome {
         let rate = if self.seconds > 0.0 { self.received as f64 / self.seconds } else { 0.0 };
         let bits = if self.seconds > 0.0 { self.bytes as f64 * 8.0 / self.seconds } else { 0.0 };
         if json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({
                     "received": self.received, "lost": self.lost, "bytes": self.bytes, "seconds": self.seconds,
@@ -259,7 +258,7 @@ impl Tally {
                 })
             );
         } else {
-            println!(
+            say!(
                 "{} received, {} lost, in {:.2} s: {}msg/s, {}bit/s",
                 self.received,
                 self.lost,
@@ -268,5 +267,6 @@ impl Tally {
                 human(bits)
             );
         }
+        Ok(())
     }
 }

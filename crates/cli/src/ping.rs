@@ -118,10 +118,10 @@ impl Ping {
                 "min_us": us(0.0), "median_us": us(50.0), "p90_us": us(90.0), "p99_us": us(99.0), "p999_us": us(99.9),
                 "max_us": us(100.0), "histogram": histogram(&samples),
             });
-            println!("{json}");
+            say!("{json}");
         } else {
-            println!("{} round trips of {} bytes, {lost} lost, waiting {}", samples.len(), self.size, self.wait.name());
-            println!(
+            say!("{} round trips of {} bytes, {lost} lost, waiting {}", samples.len(), self.size, self.wait.name());
+            say!(
                 "min {:.2}  median {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2} microseconds",
                 us(0.0),
                 us(50.0),
@@ -134,7 +134,7 @@ impl Ping {
             let top = bars.iter().map(|(_, n)| *n).max().unwrap_or(1);
             for (below, n) in bars {
                 let width = usize::try_from(n * 50 / top.max(1)).unwrap_or(0);
-                println!("  < {:>10.2} us {n:>9} {}", below as f64 / 1e3, "#".repeat(width));
+                say!("  < {:>10.2} us {n:>9} {}", below as f64 / 1e3, "#".repeat(width));
             }
         }
         if samples.is_empty() {
@@ -192,9 +192,9 @@ impl Pong {
             }
         }
         if context.json {
-            println!("{}", serde_json::json!({"answered": answered}));
+            say!("{}", serde_json::json!({"answered": answered}));
         } else {
-            println!("answered {answered}");
+            say!("answered {answered}");
         }
         Ok(())
     }

@@ -40,7 +40,13 @@ class House(unittest.TestCase):
 
 class Blocks(unittest.TestCase):
     def test_a_block_names_its_test_or_says_why_it_has_none(self) -> None:
-        text = "<!-- test: one -->\n```\na\n```\n\n<!-- not run: a drawing -->\n```\nb\n```\n\n```sh\nc\n```\n\n<!-- test: two -->\n```\nd\n```\n"
+        blocks = [
+            "<!-- test: one -->\n```\na",
+            "<!-- not run: a drawing -->\n```\nb",
+            "```sh\nc",
+            "<!-- test: two -->\n```\nd",
+        ]
+        text = "".join(f"{block}\n```\n\n" for block in blocks)
         bad = docs.untested_blocks(text, {"one"})
         self.assertEqual(len(bad), 2)
         self.assertIn("['sh', 'c']", bad[0])

@@ -393,3 +393,21 @@ fn bad_arguments_are_told_in_one_line_and_cost_nothing() {
     assert!(bad.is_empty(), "{} of {count}:\n{}", bad.len(), bad.join("\n"));
     assert_eq!(std::fs::read_to_string(place.word("FILE")).unwrap(), "[runtime]\n", "a file was written over");
 }
+
+#[test]
+fn output_that_nobody_reads_is_a_failure_and_no_panic() {
+    let host = Host::start();
+    let place = Place::new(host.socket());
+    let program = program("insane-cli", "insane");
+    for line in ["status", "doctor", "--json status", "config default", "config check FILE", "pub x y --sinks 0"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(&program);
+        command.args(place.words(line.split_whitespace())).env("INSANE_SOCKET", host.socket());
+        command.stdin(std::process::Stdio::null()).stdout(writer).stderr(std::process::Stdio::piped());
+        let done = command.output().expect("it runs");
+        let err = String::from_utf8_lossy(&done.stderr);
+        let one_line = err.lines().count() == 1 && err.starts_with("insane: Broken pipe");
+        assert!(done.status.code() == Some(1) && one_line, "{line}: {done:?}");
+    }
+}
