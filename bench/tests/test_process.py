@@ -51,11 +51,12 @@ class Protocol(unittest.TestCase):
             self.run_program("import sys; print('out of memory', file=sys.stderr); sys.exit(3)")
 
     def test_silence_is_void(self) -> None:
-        with mock.patch.object(process, "SILENCE_S", 0.3), self.assertRaisesRegex(process.Void, "said nothing"):
+        short = mock.patch.multiple(process, SILENCE_S=0.3, FAREWELL_S=0.2)
+        with short, self.assertRaisesRegex(process.Void, "said nothing"):
             self.run_program("import time; time.sleep(60)")
 
     def test_gibberish_is_void(self) -> None:
-        with self.assertRaisesRegex(process.Void, "instead of 'ready'"):
+        with mock.patch.object(process, "FAREWELL_S", 0.2), self.assertRaisesRegex(process.Void, "instead of 'ready'"):
             self.run_program("print('hello', flush=True); import time; time.sleep(60)")
         with self.assertRaisesRegex(process.Void, "no result"):
             self.run_program(GOOD.replace('json.dumps({"pids": len(go) - 1, "role": role})', '"{"'))

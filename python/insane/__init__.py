@@ -58,8 +58,15 @@ def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
             future.set_result(None)
 
 
+def _checked(sink: _native.Sink) -> _native.Sink:
+    if not isinstance(sink, _native.Sink):
+        raise TypeError(f"argument 'sink': it takes a Sink, not {type(sink).__name__}")
+    return sink
+
+
 async def receive(sink: _native.Sink) -> _native.Message:
     """Waits for the next message of a sink in the running event loop, without a thread: by the sink's own descriptor."""
+    _checked(sink)
     loop = asyncio.get_running_loop()
     while True:
         message = sink.try_consume()
@@ -96,6 +103,7 @@ async def stream_messages(sink: _native.Sink) -> AsyncIterator[_native.Message]:
 
 def messages(sink: _native.Sink, timeout: float | None = None) -> Iterator[_native.Message]:
     """Yields the messages of a sink until it is closed or none comes within `timeout` seconds."""
+    _checked(sink)
     while True:
         try:
             message = sink.consume(timeout)

@@ -1,5 +1,7 @@
 """The exceptions: one for each range of the numbers that Rust, C and Python share."""
 
+from __future__ import annotations
+
 
 class InsaneError(Exception):
     """Anything that INSANE refuses: `number` and `code` are the same in every language."""
@@ -8,6 +10,10 @@ class InsaneError(Exception):
         super().__init__(text)
         self.number = number
         self.code = code
+
+    def __reduce__(self) -> tuple[type[InsaneError], tuple[int, str, str]]:
+        """Crosses to other processes whole."""
+        return type(self), (self.number, self.code, str(self))
 
 
 class ConnectionFailed(InsaneError, ConnectionError):

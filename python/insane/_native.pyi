@@ -93,7 +93,7 @@ class Source:
 
 @final
 class Buffer:
-    """A message's memory to be written: supports the buffer protocol. For the thread that borrowed it."""
+    """A message's memory to be written: supports the buffer protocol. For one thread at a time."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -102,7 +102,9 @@ class Buffer:
 
 @final
 class Message:
-    """A consumed message: supports the buffer protocol, read-only. For the thread that consumed it."""
+    """A consumed message: supports the buffer protocol, read-only. For one thread at a time.
+
+    A forked child cannot read it, not even through a view that was made before: the memory is not there."""
 
     @property
     def sequence(self) -> int: ...

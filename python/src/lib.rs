@@ -2,6 +2,7 @@
 
 mod message;
 mod session;
+mod values;
 mod waitset;
 
 use pyo3::prelude::*;
@@ -23,28 +24,6 @@ pub(crate) fn raise(e: insane::Error) -> PyErr {
 
 pub(crate) fn invalid(text: impl Into<String>) -> PyErr {
     raise(insane::Error::new(insane::Code::InvalidArgument, text))
-}
-
-pub(crate) fn seconds(value: f64, what: &str) -> PyResult<std::time::Duration> {
-    std::time::Duration::try_from_secs_f64(value).map_err(|_| invalid(format!("{what} is {value}: it takes seconds from 0 on")))
-}
-
-/// A channel as Python names it: text, or a plain id.
-#[derive(Debug, FromPyObject)]
-pub(crate) enum ChannelName {
-    /// By name.
-    Name(String),
-    /// By id.
-    Id(u64),
-}
-
-impl ChannelName {
-    pub(crate) fn get(&self) -> insane::Channel<'_> {
-        match self {
-            Self::Name(name) => insane::Channel::Name(name),
-            Self::Id(id) => insane::Channel::Id(*id),
-        }
-    }
 }
 
 #[pymodule]

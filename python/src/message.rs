@@ -1,8 +1,10 @@
 //! Messages and buffers: memory borrowed from the library, seen through Python's buffer protocol without a copy.
 
+use crate::invalid;
 use crate::session::{Sink, Source};
+use crate::values::Born;
 use insane::{RawBuffer, RawMessage};
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -27,10 +29,11 @@ unsafe fn export(
 }
 
 /// A message's memory, to be written and emitted.
-#[pyclass(module = "insane", unsendable)]
+#[pyclass(module = "insane")]
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    pub(crate) raw: Option<RawBuffer>,
+    /// Only ever reached through `&mut`, so nothing is locked.
+    pub(crate) raw: std::sync::Mutex<Option<RawBuffer>>,
     pub(crate) len: usize,
     pub(crate) exports: usize,
     pub(crate) source: Py<Source>,
@@ -43,17 +46,18 @@ impl Buffer {
     }
 
     /// Gives the memory back without emitting it.
-    fn discard(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn discard(&mut self) -> PyResult<()> {
         self.check()?;
-        if let Some(raw) = self.raw.take() {
-            self.source.borrow(py).inner.discard_raw(raw);
+        if let Some(raw) = self.take() {
+            self.source.get().inner.discard_raw(raw);
         }
         Ok(())
     }
 
     unsafe fn __getbuffer__(mut slf: PyRefMut<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let len = slf.len;
-        let Some(raw) = slf.raw.as_mut() else {
+        slf.source.get().born.check()?;
+        let Some(raw) = slf.held().as_mut() else {
             return Err(PyBufferError::new_err("the buffer was emitted or discarded"));
         };
         let at = raw.as_mut_ptr();
@@ -69,6 +73,14 @@ impl Buffer {
 }
 
 impl Buffer {
+    fn held(&mut self) -> &mut Option<RawBuffer> {
+        self.raw.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<RawBuffer> {
+        self.held().take()
+    }
+
     pub(crate) fn check(&self) -> PyResult<()> {
         if self.exports > 0 {
             return Err(PyBufferError::new_err("a view of the buffer is still in use: release it first"));
@@ -79,24 +91,27 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            Python::attach(|py| self.source.borrow(py).inner.discard_raw(raw));
+        if let Some(raw) = self.take() {
+            self.source.get().inner.discard_raw(raw);
         }
     }
 }
 
 /// A consumed message, borrowed until it is released.
-#[pyclass(module = "insane", unsendable)]
+#[pyclass(module = "insane")]
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) raw: Option<RawMessage>,
     pub(crate) exports: usize,
     pub(crate) sink: Py<Sink>,
+    pub(crate) born: Born,
 }
 
 impl Message {
     fn get(&self) -> PyResult<&RawMessage> {
-        self.raw.as_ref().ok_or_else(|| PyValueError::new_err("the message was released"))
+        // A child does not have the memory.
+        self.born.check()?;
+        self.raw.as_ref().ok_or_else(|| invalid("the message was released"))
     }
 }
 
@@ -140,12 +155,12 @@ impl Message {
     }
 
     /// Gives the memory back.
-    fn release(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn release(&mut self) -> PyResult<()> {
         if self.exports > 0 {
             return Err(PyBufferError::new_err("a view of the message is still in use: release it first"));
         }
         if let Some(raw) = self.raw.take() {
-            self.sink.borrow(py).inner.release(raw);
+            self.sink.get().inner.release(raw);
         }
         Ok(())
     }
@@ -155,8 +170,8 @@ impl Message {
     }
 
     #[pyo3(signature = (*_args))]
-    fn __exit__(&mut self, py: Python<'_>, _args: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.release(py)
+    fn __exit__(&mut self, _args: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.release()
     }
 
     unsafe fn __getbuffer__(mut slf: PyRefMut<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
@@ -177,7 +192,7 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
-            Python::attach(|py| self.sink.borrow(py).inner.release(raw));
+            self.sink.get().inner.release(raw);
         }
     }
 }

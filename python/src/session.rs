@@ -1,9 +1,11 @@
 //! Sessions, streams, sources and sinks.
 
 use crate::message::{Buffer, Message};
-use crate::{ChannelName, invalid, raise, seconds};
+use crate::values::{Born, ChannelName, Text, Time, Whole};
+use crate::{invalid, raise};
 use insane::{Code, Qos, SinkOptions, SourceOptions, Token, Wait, WhenFull};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,6 +13,12 @@ use std::time::{Duration, Instant};
 
 /// How often a blocked call looks for signals such as Ctrl-C.
 const SLICE: Duration = Duration::from_millis(50);
+
+/// Peer, datapath, QoS served, reasons for downgrades.
+type Effective = (String, String, String, Vec<String>);
+
+/// The largest message, in bytes.
+const MOST_BYTES: u64 = 128 << 20;
 
 fn wait_of(text: &str) -> PyResult<Wait> {
     match text {
@@ -25,10 +33,16 @@ fn wait_of(text: &str) -> PyResult<Wait> {
 #[derive(Debug)]
 pub(crate) struct Session {
     inner: std::sync::Mutex<Option<insane::Session>>,
+    born: Born,
 }
 
 impl Session {
-    fn with<R: Send>(&self, py: Python<'_>, f: impl FnOnce(&insane::Session) -> insane::Result<R> + Send) -> PyResult<R> {
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&insane::Session) -> insane::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.born.check()?;
         py.detach(|| {
             let held = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             held.as_ref().map_or_else(|| Err(Code::Closed.into()), f)
@@ -41,16 +55,16 @@ impl Session {
 impl Session {
     #[new]
     #[pyo3(signature = (app, *, domain=None, socket=None))]
-    fn new(py: Python<'_>, app: String, domain: Option<String>, socket: Option<std::path::PathBuf>) -> PyResult<Self> {
-        let mut builder = insane::Session::builder(app);
+    fn new(py: Python<'_>, app: Text, domain: Option<Text>, socket: Option<std::path::PathBuf>) -> PyResult<Self> {
+        let mut builder = insane::Session::builder(app.get("app")?);
         if let Some(domain) = domain {
-            builder = builder.domain(domain);
+            builder = builder.domain(domain.get("domain")?);
         }
         if let Some(socket) = socket {
             builder = builder.socket(socket);
         }
         let session = py.detach(|| builder.open()).map_err(raise)?;
-        Ok(Self { inner: std::sync::Mutex::new(Some(session)) })
+        Ok(Self { inner: std::sync::Mutex::new(Some(session)), born: Born::now() })
     }
 
     #[getter]
@@ -63,14 +77,17 @@ impl Session {
         self.with(py, |s| Ok(s.domain()))
     }
 
-    #[pyo3(signature = (name="", *, qos="", strict=false))]
-    fn stream(&self, py: Python<'_>, name: &str, qos: &str, strict: bool) -> PyResult<Stream> {
-        let qos = Qos::parse(qos).map_err(invalid)?;
+    #[pyo3(signature = (name=Text::empty(), *, qos=Text::empty(), strict=false))]
+    #[pyo3(text_signature = "($self, name='', *, qos='', strict=False)")]
+    fn stream(&self, py: Python<'_>, name: Text, qos: Text, strict: bool) -> PyResult<Stream> {
+        let qos = Qos::parse(qos.get("qos")?).map_err(invalid)?;
+        let name = name.get("name")?;
         let inner = self.with(py, |s| s.stream_with(name, qos, strict))?;
-        Ok(Stream { inner })
+        Ok(Stream { inner, born: self.born })
     }
 
-    fn report(&self, py: Python<'_>, what: &str) -> PyResult<String> {
+    fn report(&self, py: Python<'_>, what: Text) -> PyResult<String> {
+        let what = what.get("what")?;
         self.with(py, |s| s.report(what))
     }
 
@@ -95,6 +112,9 @@ impl Session {
     }
 
     fn close(&self, py: Python<'_>) {
+        if self.born.forked() {
+            return;
+        }
         py.detach(|| drop(self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()));
     }
 
@@ -112,6 +132,7 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Stream {
     inner: insane::Stream,
+    born: Born,
 }
 
 #[pymethods]
@@ -121,40 +142,51 @@ impl Stream {
         self.inner.name().to_owned()
     }
 
-    fn effective_qos(&self) -> Vec<(String, String, String, Vec<String>)> {
+    fn effective_qos(&self) -> PyResult<Vec<Effective>> {
+        self.born.check()?;
         let all = self.inner.effective_qos().into_iter();
-        all.map(|e| (e.peer, e.datapath, e.qos.unwrap_or_default().canonical(), e.reasons)).collect()
+        Ok(all.map(|e| (e.peer, e.datapath, e.qos.unwrap_or_default().canonical(), e.reasons)).collect())
     }
 
-    #[pyo3(signature = (channel, *, message_bytes=1024, deadline=1.0, fail_when_full=false, timestamps=false, priority=0))]
+    #[pyo3(signature = (channel, *, message_bytes=Whole::of(1024), deadline=Time(1.0), fail_when_full=false,
+        timestamps=false, priority=Whole::of(0)))]
+    #[pyo3(
+        text_signature = "($self, channel, *, message_bytes=1024, deadline=1.0, fail_when_full=False, timestamps=False, \
+                             priority=0)"
+    )]
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     fn source(
         &self,
         py: Python<'_>,
         channel: ChannelName,
-        message_bytes: usize,
-        deadline: f64,
+        message_bytes: Whole,
+        deadline: Time,
         fail_when_full: bool,
         timestamps: bool,
-        priority: u8,
+        priority: Whole,
     ) -> PyResult<Source> {
+        self.born.check()?;
         let options = SourceOptions {
-            message_bytes,
-            deadline: seconds(deadline, "deadline")?,
+            message_bytes: message_bytes.size("message_bytes", MOST_BYTES)?,
+            deadline: deadline.get("deadline")?,
             when_full: if fail_when_full { WhenFull::Fail } else { WhenFull::DropSink },
             timestamps,
-            priority,
+            priority: u8::try_from(priority.within("priority", 0, 255)?).unwrap_or(u8::MAX),
             wait: Wait::Adaptive,
         };
-        let inner = py.detach(|| self.inner.source_with(channel.get(), options)).map_err(raise)?;
-        Ok(Source { inner })
+        let channel = channel.get()?;
+        let inner = py.detach(|| self.inner.source_with(channel, options)).map_err(raise)?;
+        Ok(Source { inner, born: self.born })
     }
 
-    #[pyo3(signature = (channel, *, wait="adaptive", observer=false))]
-    fn sink(&self, py: Python<'_>, channel: ChannelName, wait: &str, observer: bool) -> PyResult<Sink> {
-        let wait = wait_of(wait)?;
-        let inner = py.detach(|| self.inner.sink_with(channel.get(), SinkOptions { wait, observer })).map_err(raise)?;
-        Ok(Sink { inner, wait, alone: std::sync::Mutex::new(None) })
+    #[pyo3(signature = (channel, *, wait=None, observer=false))]
+    #[pyo3(text_signature = "($self, channel, *, wait='adaptive', observer=False)")]
+    fn sink(&self, py: Python<'_>, channel: ChannelName, wait: Option<Text>, observer: bool) -> PyResult<Sink> {
+        self.born.check()?;
+        let wait = wait.as_ref().map_or(Ok(Wait::Adaptive), |wait| wait_of(wait.get("wait")?))?;
+        let channel = channel.get()?;
+        let inner = py.detach(|| self.inner.sink_with(channel, SinkOptions { wait, observer })).map_err(raise)?;
+        Ok(Sink { inner, wait, alone: std::sync::Mutex::new(None), born: self.born })
     }
 }
 
@@ -173,6 +205,17 @@ pub(crate) struct Outcome {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) inner: insane::Source,
+    pub(crate) born: Born,
+}
+
+impl Source {
+    /// Whether it is open: one that is closed knows no token, not even the one that no message has.
+    fn open(&self) -> PyResult<()> {
+        match self.inner.outcome(Token(0)) {
+            Err(e) if e.code() == Code::Closed => Err(raise(e)),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[pymethods]
@@ -188,19 +231,28 @@ impl Source {
     }
 
     #[getter]
-    fn sinks(&self) -> usize {
-        self.inner.sinks()
+    fn sinks(&self) -> PyResult<usize> {
+        self.born.check()?;
+        Ok(self.inner.sinks())
     }
 
-    #[pyo3(signature = (count=1, timeout=5.0))]
-    fn wait_for_sinks(&self, py: Python<'_>, count: usize, timeout: f64) -> PyResult<usize> {
-        let timeout = seconds(timeout, "timeout")?;
-        Ok(py.detach(|| self.inner.wait_for_sinks(count, timeout)))
+    #[pyo3(signature = (count=Whole::of(1), timeout=Time(5.0)), text_signature = "($self, count=1, timeout=5.0)")]
+    fn wait_for_sinks(&self, py: Python<'_>, count: Whole, timeout: Time) -> PyResult<usize> {
+        self.born.check()?;
+        let (count, timeout) = (count.size("count", 65_535)?, timeout.get("timeout")?);
+        self.open()?;
+        let found = py.detach(|| self.inner.wait_for_sinks(count, timeout));
+        if found < count {
+            self.open()?;
+        }
+        Ok(found)
     }
 
-    #[pyo3(signature = (timeout=5.0))]
-    fn wait_for_room(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let timeout = seconds(timeout, "timeout")?;
+    #[pyo3(signature = (timeout=Time(5.0)), text_signature = "($self, timeout=5.0)")]
+    fn wait_for_room(&self, py: Python<'_>, timeout: Time) -> PyResult<()> {
+        self.born.check()?;
+        let timeout = timeout.get("timeout")?;
+        self.open()?;
         py.detach(|| self.inner.wait_for_room(timeout)).map_err(raise)
     }
 
@@ -209,31 +261,38 @@ impl Source {
         if let Ok(bytes) = data.cast::<pyo3::types::PyBytes>() {
             return Ok(self.inner.send(bytes.as_bytes()).map_err(raise)?.0);
         }
-        let view = PyBuffer::<u8>::get(data)?;
+        let view = PyBuffer::<u8>::get(data).map_err(|e| not_bytes(py, data, e))?;
         let mut buffer = self.inner.buffer(view.len_bytes()).map_err(raise)?;
         view.copy_to_slice(py, &mut buffer)?;
         Ok(self.inner.emit(buffer).map_err(raise)?.0)
     }
 
-    fn buffer(slf: Py<Self>, py: Python<'_>, size: usize) -> PyResult<Buffer> {
-        let raw = slf.borrow(py).inner.raw_buffer(size).map_err(raise)?;
-        Ok(Buffer { raw: Some(raw), len: size, exports: 0, source: slf })
+    fn buffer(slf: Py<Self>, size: Whole) -> PyResult<Buffer> {
+        let size = size.size("size", MOST_BYTES)?;
+        let raw = slf.get().inner.raw_buffer(size).map_err(raise)?;
+        Ok(Buffer { raw: std::sync::Mutex::new(Some(raw)), len: size, exports: 0, source: slf })
     }
 
     #[pyo3(signature = (buffer, length=None))]
-    fn emit(&self, py: Python<'_>, buffer: &Bound<'_, Buffer>, length: Option<usize>) -> PyResult<u64> {
-        let mut buffer = buffer.borrow_mut();
-        buffer.check()?;
-        if !std::ptr::eq(&*buffer.source.borrow(py), self) {
-            return Err(invalid("the buffer is from another source"));
-        }
-        let length = length.unwrap_or(buffer.len);
-        let raw = buffer.raw.take().ok_or_else(|| invalid("the buffer was emitted or discarded"))?;
+    fn emit(&self, py: Python<'_>, buffer: &Bound<'_, Buffer>, length: Option<Whole>) -> PyResult<u64> {
+        self.born.check()?;
+        // Whatever is refused here leaves the buffer as it is; what is emitted is gone, whatever comes of it.
+        let (raw, length) = {
+            let mut buffer = buffer.borrow_mut();
+            buffer.check()?;
+            if !std::ptr::eq(buffer.source.get(), self) {
+                return Err(invalid("the buffer is from another source"));
+            }
+            let most = buffer.len as u64;
+            let length = length.map_or(Ok(buffer.len), |length| length.size("length", most))?;
+            (buffer.take().ok_or_else(|| invalid("the buffer was emitted or discarded"))?, length)
+        };
         Ok(py.detach(|| self.inner.emit_raw(raw, length, 0)).map_err(raise)?.0)
     }
 
-    fn outcome(&self, token: u64) -> PyResult<Outcome> {
-        let o = self.inner.outcome(Token(token)).map_err(raise)?;
+    fn outcome(&self, token: Whole) -> PyResult<Outcome> {
+        let token = Token(token.within("token", 0, u64::MAX)?);
+        let o = self.inner.outcome(token).map_err(raise)?;
         Ok(Outcome {
             intended: o.intended,
             pending: o.pending,
@@ -256,10 +315,20 @@ pub(crate) struct Sink {
     wait: Wait,
     /// For `asyncio`.
     alone: std::sync::Mutex<Option<insane::WaitSet>>,
+    born: Born,
+}
+
+/// What to say of something that is not a row of bytes.
+fn not_bytes(py: Python<'_>, data: &Bound<'_, PyAny>, e: PyErr) -> PyErr {
+    if e.is_instance_of::<PyTypeError>(py) {
+        let name = data.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+        return PyTypeError::new_err(format!("argument 'data': it takes a bytes-like object, not {name}"));
+    }
+    invalid(format!("data is no row of bytes ({e}): cast it, as in memoryview(data).cast('B')"))
 }
 
 fn message(slf: &Py<Sink>, py: Python<'_>, raw: insane::RawMessage) -> Message {
-    Message { raw: Some(raw), exports: 0, sink: slf.clone_ref(py) }
+    Message { raw: Some(raw), exports: 0, sink: slf.clone_ref(py), born: Born::now() }
 }
 
 #[pymethods]
@@ -280,17 +349,20 @@ impl Sink {
     }
 
     #[pyo3(signature = (timeout=None))]
-    fn consume(slf: Py<Self>, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
+    fn consume(slf: Py<Self>, py: Python<'_>, timeout: Option<Time>) -> PyResult<Message> {
         let this = slf.get();
+        let timeout = timeout.map(|t| t.get("timeout")).transpose()?;
         if let Some(raw) = this.inner.try_raw().map_err(raise)? {
             return Ok(message(&slf, py, raw));
         }
-        let end = timeout.map(|t| seconds(t, "timeout")).transpose()?.map(|t| Instant::now() + t);
+        let end = timeout.map(|t| Instant::now() + t);
         loop {
             let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE));
             match py.detach(|| this.inner.consume_raw(Some(left))) {
                 Ok(raw) => return Ok(message(&slf, py, raw)),
-                Err(e) if e.code() == Code::Timeout && end.is_none_or(|end| Instant::now() < end) => py.check_signals()?,
+                Err(e) if e.code() == Code::Timeout && end.is_none_or(|end| Instant::now() < end) => {
+                    py.check_signals()?
+                }
                 Err(e) => return Err(raise(e)),
             }
         }
@@ -298,6 +370,7 @@ impl Sink {
 
     /// The descriptor of a wait set of this sink alone, for an event loop.
     fn _fileno(&self) -> PyResult<i32> {
+        self.born.check()?;
         let mut alone = self.alone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if alone.is_none() {
             let mut set = insane::WaitSet::new().map_err(raise)?;
@@ -309,6 +382,7 @@ impl Sink {
 
     /// Whether that descriptor becomes readable when something comes; if not, something is there now.
     fn _arm(&self, py: Python<'_>) -> PyResult<bool> {
+        self.born.check()?;
         let arm = || {
             let mut alone = self.alone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             alone.as_mut().map_or(Ok(false), insane::WaitSet::arm)

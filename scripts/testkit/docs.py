@@ -1,8 +1,9 @@
 """The documents: checks their links and their claims, and renders the guide to HTML.
 
 `check` fails on a relative link to nothing (a file, or a heading in it), on a `make` verb that the Makefile does not
-have, and on a claim `(test: name)` for which no test of that name exists: the documents may only promise what a test
-shows. `build` renders docs/ to out/doc/guide.
+have, on a claim `(test: name)` for which no test of that name exists: the documents may only promise what a test
+shows, and on a block of code that does not say which test runs it (`<!-- test: name -->` before it) or why none does
+(`<!-- not run: why -->`). `build` renders docs/ to out/doc/guide.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ _LINK = re.compile(r"(?<!\\)\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)(?:\s+\"[^\"]*
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.M)
 _CLAIM = re.compile(r"\(test: ([^)]+)\)")
 _VERB = re.compile(r"`make ([a-z][a-z-]*)[^`]*`")
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<kind>test|not run): (?P<what>[^\n]+?) -->\n)?^(?P<fence>```|~~~)(?P<rest>.*?)^(?P=fence)\s*$",
+    re.M | re.S,
+)
+_FENCED_VERB = re.compile(r"^make ([a-z][a-z-]*)", re.M)
 _TEST_NAME = re.compile(r"\b(?:fn|def) (\w+)")
 
 _PAGE = """<!doctype html>
@@ -95,11 +101,34 @@ def unproved(text: str, tests: set[str]) -> list[str]:
     ]
 
 
+def block(text: str, test: str) -> str:
+    """The block of code that a test runs, without its fence. Raises ValueError if there is not exactly one."""
+    found = [m.group("rest").partition("\n")[2] for m in _BLOCK.finditer(text) if m.group("what") == test]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} blocks of {test}, not one")
+    return found[0]
+
+
+def untested_blocks(text: str, tests: set[str]) -> list[str]:
+    """The blocks of code that no test runs, and that do not say why."""
+    bad = []
+    for match in _BLOCK.finditer(text):
+        first = match.group("rest").strip().splitlines()[:2]
+        if match.group("kind") is None:
+            bad.append(f"does not say what runs the block {first}: <!-- test: name -->, or <!-- not run: why -->")
+        elif match.group("kind") == "test" and match.group("what") not in tests:
+            bad.append(f"says that {match.group('what')} runs the block {first}, but there is no such test")
+    return bad
+
+
 def unknown_verbs(text: str, makefile: str) -> list[str]:
     """The make verbs of a document that the Makefile does not have."""
     known = set(re.findall(r"^([a-z][a-z-]*)\s*:", makefile, re.M))
+    fenced = [verb for match in _FENCE.finditer(text) for verb in _FENCED_VERB.findall(match.group())]
     return [
-        f"names `make {verb}`, which the Makefile does not have" for verb in _VERB.findall(text) if verb not in known
+        f"names `make {verb}`, which the Makefile does not have"
+        for verb in [*_VERB.findall(text), *fenced]
+        if verb not in known
     ]
 
 
@@ -126,7 +155,12 @@ def check() -> int:
     bad = 0
     for path in documents():
         text = path.read_text()
-        for what in [*broken_links(path, text), *unproved(text, tests), *unknown_verbs(text, makefile)]:
+        for what in [
+            *broken_links(path, text),
+            *unproved(text, tests),
+            *unknown_verbs(text, makefile),
+            *untested_blocks(text, tests),
+        ]:
             print(f"{path.relative_to(ROOT)}: {what}")
             bad += 1
     print(f"{len(documents())} documents, {bad} faults")

@@ -17,6 +17,9 @@ _LIBTEST_FAILED = re.compile(r"^    (\S+)$", re.M)
 _PYTEST = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.M)
 _UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
 _UNITTEST_END = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.M)
+# With -v: the test's name in full, and why it was skipped.
+_UNITTEST_START = re.compile(r"^\w+ \(([\w.]+)\)")
+_UNITTEST_SKIPPED = re.compile(r"\bskipped (['\"])(.*)\1$")
 _CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped\s*\Z", re.M)
 _SKIPPED = re.compile(r"\bSKIPPED (\S+): (.+)$", re.M)
 # What --show-output tells of a test, passed or failed, up to the next or the end of the list.
@@ -96,10 +99,24 @@ def unittest(log: str, result: Result) -> bool:
     skipped = counts.get("skipped", 0) + counts.get(" skipped", 0)
     for _ in range(bad):
         result.fail("unittest: see the log")
-    for _ in range(skipped):
-        result.skip("unittest", "see the log")
+    named = _unittest_skips(log)[:skipped]
+    for name, why in [*named, *[("unittest", "see the log")] * (skipped - len(named))]:
+        result.skip(name, why)
     result.passed += max(0, int(ran[-1]) - bad - skipped)
     return True
+
+
+def _unittest_skips(log: str) -> list[tuple[str, str]]:
+    """The skipped tests that a verbose run names; a test that prints has its verdict on a later line."""
+    found, current = [], None
+    for line in log.splitlines():
+        start = _UNITTEST_START.match(line)
+        current = start.group(1) if start else current
+        end = _UNITTEST_SKIPPED.search(line)
+        if current and end:
+            found.append((current, end.group(2)))
+            current = None
+    return found
 
 
 def junit(path: Path, result: Result) -> bool:

@@ -1,6 +1,8 @@
 //! What the commands share: the session, errors, waiting, percentiles and progress.
 
 use insane::{Error, Qos, Session, Stream, Wait};
+use insane_arguments::whole;
+use rustix::thread::CpuSet;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +34,9 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
-        Self { number: e.code().number(), text: e.to_string(), usage: false }
+        let number = e.code().number();
+        // The numbers from 20 to 39 are those of arguments.
+        Self { number, text: e.to_string(), usage: (20..40).contains(&number) }
     }
 }
 
@@ -61,8 +65,8 @@ impl Context {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StreamArguments {
     /// The stream's name; made of the QoS without it.
-    #[arg(long, default_value = "", value_name = "NAME")]
-    pub(crate) stream: String,
+    #[arg(long, value_name = "NAME", value_parser = parse_stream)]
+    pub(crate) stream: Option<String>,
     /// The QoS: acceleration=preferred, resources=unlimited, timing=sensitive, reliability=reliable, by commas.
     #[arg(long, default_value = "", value_parser = Qos::parse)]
     pub(crate) qos: Qos,
@@ -73,7 +77,7 @@ pub(crate) struct StreamArguments {
 
 impl StreamArguments {
     pub(crate) fn open(&self, session: &Session) -> Result<Stream, Failure> {
-        let stream = session.stream_with(&self.stream, self.qos, self.strict)?;
+        let stream = session.stream_with(self.stream.as_deref().unwrap_or_default(), self.qos, self.strict)?;
         for reason in stream.effective_qos().iter().flat_map(|e| &e.reasons) {
             eprintln!("insane: {reason}");
         }
@@ -88,8 +92,8 @@ pub(crate) struct WaitArguments {
     #[arg(long, default_value = "adaptive", value_parser = parse_wait)]
     pub(crate) wait: Wait,
     /// Pin the thread to this core.
-    #[arg(long, value_name = "CORE")]
-    pub(crate) core: Option<usize>,
+    #[arg(long, value_name = "CORE", value_parser = whole(0, 65_535))]
+    pub(crate) core: Option<u64>,
 }
 
 fn parse_wait(text: &str) -> Result<Wait, String> {
@@ -99,6 +103,19 @@ fn parse_wait(text: &str) -> Result<Wait, String> {
         "sleep" => Ok(Wait::Sleep),
         _ => Err("it takes spin, adaptive or sleep".into()),
     }
+}
+
+/// Numbers in order as people write them: `0-3, 8`.
+fn spans(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *n => *last = *n,
+            _ => runs.push((*n, *n)),
+        }
+    }
+    let texts = runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 impl WaitArguments {
@@ -112,31 +129,36 @@ impl WaitArguments {
 
     pub(crate) fn pin(&self) -> Outcome {
         let Some(core) = self.core else { return Ok(()) };
-        if core >= rustix::thread::CpuSet::MAX_CPU {
-            return Err(Failure::usage(format!("--core {core}: there is no such core")));
-        }
-        let mut set = rustix::thread::CpuSet::new();
+        let allowed = rustix::thread::sched_getaffinity(None).map_err(std::io::Error::from)?;
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|c| allowed.is_set(*c)).collect();
+        let refuse = || Failure::usage(format!("--core <CORE> is '{core}': it takes one of {}", spans(&cores)));
+        let core = usize::try_from(core).ok().filter(|c| cores.contains(c)).ok_or_else(refuse)?;
+        let mut set = CpuSet::new();
         set.set(core);
-        rustix::thread::sched_setaffinity(None, &set).map_err(|e| Failure::usage(format!("--core {core}: {e}")))
+        rustix::thread::sched_setaffinity(None, &set).map_err(|_| refuse())
     }
 }
 
-/// Reads a size in bytes: `64`, `8K`, `128M`.
-pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    let text = text.trim();
-    let (digits, factor) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
-        _ => (text, 1),
-    };
-    let number: usize = digits.parse().map_err(|_| "it takes a number of bytes, such as 64, 8K or 128M".to_owned())?;
-    number.checked_mul(factor).filter(|n| *n <= 128 << 20).ok_or_else(|| "at most 128M".to_owned())
+/// Reads the name of a domain, a stream or a channel.
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    let fits = insane_wire::id::valid_name(text);
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "it takes a name of 1 to 255 bytes without control characters".to_owned())
 }
 
-/// Reads a time: `10`, `1.5`, in seconds.
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it takes seconds, such as 10 or 0.5".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "it takes seconds from 0 on".to_owned())
+/// Reads the name of a stream; those that begin with `qos:` are the unnamed ones'.
+pub(crate) fn parse_stream(text: &str) -> Result<String, String> {
+    if text.starts_with("qos:") {
+        return Err("names that begin with `qos:` are those of unnamed streams: give --qos instead".into());
+    }
+    parse_name(text)
+}
+
+/// Reads a name that more is added to.
+pub(crate) fn parse_stem(text: &str) -> Result<String, String> {
+    let fits = insane_wire::id::valid_name(text) && text.len() <= 250;
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "it takes a name of 1 to 250 bytes without control characters".to_owned())
 }
 
 /// Set when the user interrupts: results so far are still printed.
@@ -208,12 +230,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_percentiles() {
-        assert_eq!(parse_size("64"), Ok(64));
-        assert_eq!(parse_size("8K"), Ok(8192));
-        assert!(parse_size("129M").is_err() && parse_size("x").is_err() && parse_size("").is_err());
+    fn percentiles() {
         let samples: Vec<u64> = (1..=1000).collect();
+        assert_eq!(spans(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
         assert_eq!((percentile(&samples, 50.0), percentile(&samples, 99.9), percentile(&[], 50.0)), (500, 999, 0));
-        assert!(parse_seconds("-1").is_err() && parse_seconds("0.5").is_ok());
     }
 }

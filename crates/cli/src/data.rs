@@ -1,7 +1,9 @@
 //! `insane pub` and `insane sub`: messages by hand.
 
-use crate::common::{Context, Failure, Outcome, StreamArguments, WaitArguments, interrupted, is_set, parse_seconds};
+use crate::common::{Context, Failure, Outcome, StreamArguments, WaitArguments, interrupted, is_set, parse_name};
+use crate::perf::MOST_SINKS;
 use insane::{Code, SinkOptions, SourceOptions};
+use insane_arguments::{MOST_BYTES, seconds, whole};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Pub {
     /// The channel.
+    #[arg(value_parser = parse_name)]
     channel: String,
     /// Messages, one each; the lines of standard input without any and without files.
     messages: Vec<String>,
@@ -17,16 +20,16 @@ pub(crate) struct Pub {
     #[arg(long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Emit everything so often.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value = "1", value_parser = whole(1, u64::MAX))]
     repeat: u64,
     /// Pause between messages, in seconds.
-    #[arg(long, default_value = "0", value_parser = parse_seconds)]
+    #[arg(long, default_value = "0", value_parser = seconds)]
     interval: Duration,
     /// Sinks to wait for first.
-    #[arg(long, default_value_t = 1)]
-    sinks: usize,
+    #[arg(long, default_value = "1", value_parser = whole(0, MOST_SINKS))]
+    sinks: u64,
     /// How long sinks, and the delivery of the last message, are waited for, in seconds.
-    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    #[arg(long, default_value = "5", value_parser = seconds)]
     timeout: Duration,
     #[command(flatten)]
     stream: StreamArguments,
@@ -36,15 +39,16 @@ pub(crate) struct Pub {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sub {
     /// The channel.
+    #[arg(value_parser = parse_name)]
     channel: String,
     /// End after so many messages.
-    #[arg(long)]
+    #[arg(long, value_parser = whole(1, u64::MAX))]
     count: Option<u64>,
     /// End after so long, in seconds.
-    #[arg(long, value_parser = parse_seconds)]
+    #[arg(long, value_parser = seconds)]
     duration: Option<Duration>,
     /// Write each message to a file of its own in this directory, named by its number.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "hex")]
     to: Option<PathBuf>,
     /// Print in hexadecimal.
     #[arg(long)]
@@ -59,12 +63,32 @@ pub(crate) struct Sub {
 }
 
 impl Pub {
+    /// What can be known to be wrong before anything is emitted.
+    fn check(&self) -> Outcome {
+        if self.repeat > 1 && self.messages.is_empty() && self.files.is_empty() {
+            let text = "--repeat <REPEAT> needs messages or --file: standard input can be read once only";
+            return Err(Failure::usage(text));
+        }
+        for file in &self.files {
+            let refuse = |why: &str| Failure::usage(format!("--file <FILE> is '{}': {why}", file.display()));
+            let metadata = std::fs::metadata(file).map_err(|e| refuse(&e.to_string()))?;
+            if metadata.is_dir() {
+                return Err(refuse("it is a directory, and it takes a file"));
+            }
+            if metadata.len() > MOST_BYTES as u64 {
+                return Err(refuse("it takes a file of at most 128M"));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn run(&self, context: &Context) -> Outcome {
+        self.check()?;
         let session = context.session("insane pub")?;
         let stream = self.stream.open(&session)?;
         let source = stream.source_with(self.channel.as_str(), SourceOptions::default())?;
-        let found = source.wait_for_sinks(self.sinks, self.timeout);
-        if found < self.sinks {
+        let found = source.wait_for_sinks(usize::try_from(self.sinks).unwrap_or(usize::MAX), self.timeout);
+        if (found as u64) < self.sinks {
             let text = format!(
                 "{found} of {} sinks on `{}` within the time allowed (--timeout, --sinks 0 not to wait)",
                 self.sinks, self.channel
@@ -89,7 +113,8 @@ impl Pub {
                 emit(message.as_bytes())?;
             }
             for file in &self.files {
-                let bytes = std::fs::read(file).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
+                let bytes = std::fs::read(file)
+                    .map_err(|e| Failure::usage(format!("--file <FILE> is '{}': {e}", file.display())))?;
                 emit(&bytes)?;
             }
             if self.messages.is_empty() && self.files.is_empty() {
@@ -116,15 +141,16 @@ impl Pub {
             std::thread::sleep(Duration::from_millis(1));
         };
         if context.json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({"emitted": emitted, "sinks": found, "last": {"delivered": outcome.delivered,
                     "pending": outcome.pending, "dropped": outcome.dropped}})
             );
         } else {
-            println!(
+            say!(
                 "{emitted} emitted to {found} sinks; of the last, {} delivered, {} pending",
-                outcome.delivered, outcome.pending
+                outcome.delivered,
+                outcome.pending
             );
         }
         Ok(())
@@ -135,7 +161,8 @@ impl Sub {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
         self.wait.pin()?;
         if let Some(dir) = &self.to {
-            std::fs::create_dir_all(dir).map_err(|e| Failure::usage(format!("{}: {e}", dir.display())))?;
+            std::fs::create_dir_all(dir)
+                .map_err(|e| Failure::usage(format!("--to <DIR> is '{}': {e}", dir.display())))?;
         }
         let session = context.session("insane sub")?;
         let stream = self.stream.open(&session)?;
@@ -160,7 +187,7 @@ impl Sub {
             if let Some(dir) = &self.to {
                 std::fs::write(dir.join(sequence.to_string()), &bytes)?;
             } else if context.json {
-                let text = std::str::from_utf8(&bytes).ok();
+                let text = std::str::from_utf8(&bytes).ok().filter(|_| !self.hex);
                 let hex = text.is_none().then(|| hex(&bytes));
                 let json = serde_json::json!({"sequence": sequence, "source": source.to_string(), "bytes": bytes.len(), "text": text, "hex": hex});
                 writeln!(out, "{json}")?;

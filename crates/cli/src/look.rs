@@ -57,13 +57,13 @@ impl Status {
             map.remove("ended");
         }
         if context.json {
-            println!("{status}");
+            say!("{status}");
             return Ok(());
         }
-        println!("insaned {}, up {} s", text(&status, "version"), status["uptime_s"]);
-        println!("\nsessions");
+        say!("insaned {}, up {} s", text(&status, "version"), status["uptime_s"]);
+        say!("\nsessions");
         for s in list(&status, "sessions") {
-            println!(
+            say!(
                 "  {:<24} pid {:<8} uid {:<6} domain {:<12} {} streams, {} endpoints, {}",
                 text(s, "app"),
                 s["pid"],
@@ -74,18 +74,18 @@ impl Status {
                 text(s, "library")
             );
         }
-        println!("\nstreams");
+        say!("\nstreams");
         for s in list(&status, "streams") {
-            println!("  {} (domain {}, {} sessions)", text(s, "name"), text(s, "domain"), s["sessions"]);
+            say!("  {} (domain {}, {} sessions)", text(s, "name"), text(s, "domain"), s["sessions"]);
             for e in list(s, "effective") {
-                println!("    towards {}: {} over {}", text(e, "peer"), text(e, "datapath"), text(e, "transport"));
+                say!("    towards {}: {} over {}", text(e, "peer"), text(e, "datapath"), text(e, "transport"));
                 for reason in list(e, "reasons") {
-                    println!("      {}", reason.as_str().unwrap_or(""));
+                    say!("      {}", reason.as_str().unwrap_or(""));
                 }
             }
             for c in list(s, "channels") {
                 let name = c["name"].as_str().unwrap_or("(by id)");
-                println!(
+                say!(
                     "    {name} {}: {} sources, {} sinks",
                     text(c, "id"),
                     list(c, "sources").len(),
@@ -93,14 +93,14 @@ impl Status {
                 );
             }
         }
-        println!("\ncounts");
+        say!("\ncounts");
         let now = list(&status, "sessions").iter().flat_map(|s| list(s, "counters"));
         for cell in now.chain(list(&status, "ended")) {
             let counts: Vec<String> =
                 cell["counts"].as_object().into_iter().flatten().map(|(k, v)| format!("{k} {v}")).collect();
             let short = |id: &str| id.chars().take(8).collect::<String>();
             let sink = cell["sink"].as_str().map_or_else(|| "-".to_owned(), short);
-            println!(
+            say!(
                 "  {:<9} source {} sink {:<8} {}",
                 text(cell, "end"),
                 short(text(cell, "source")),
@@ -116,12 +116,12 @@ impl Doctor {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
         let report = report(context, "doctor")?;
         if context.json {
-            println!("{report}");
+            say!("{report}");
         } else {
             for check in list(&report, "checks") {
-                println!("{:<5} {:<12} {}", text(check, "state"), text(check, "check"), text(check, "text"));
+                say!("{:<5} {:<12} {}", text(check, "state"), text(check, "check"), text(check, "text"));
                 if !text(check, "hint").is_empty() {
-                    println!("      {}", text(check, "hint"));
+                    say!("      {}", text(check, "hint"));
                 }
             }
         }
@@ -133,17 +133,16 @@ impl ConfigCommand {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
         match self {
             Self::Default => {
-                print!("{DEFAULT_FILE}");
+                say!("{}", DEFAULT_FILE.trim_end());
                 Ok(())
             }
             Self::Check { file } => {
-                let text =
-                    std::fs::read_to_string(file).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
-                Config::parse(&text).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
+                let refuse = |why| Failure::usage(format!("<FILE> is '{}': {why}", file.display()));
+                Config::load(file).map_err(refuse)?;
                 if context.json {
-                    println!("{}", serde_json::json!({"valid": true}));
+                    say!("{}", serde_json::json!({"valid": true}));
                 } else {
-                    println!("{} is valid", file.display());
+                    say!("{} is valid", file.display());
                 }
                 Ok(())
             }

@@ -1,6 +1,14 @@
 //! The command line of INSANE: measure, publish, listen, look.
 #![forbid(unsafe_code)]
 
+/// Prints a line. Where nobody reads any more, the command ends with that as its failure, and does not panic.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout(), $($text)*)?
+    }};
+}
+
 mod common;
 mod data;
 mod look;
@@ -10,16 +18,20 @@ mod ping;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Documented: scripts may rely on it.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 it failed, such as no runtime, a refusal or nobody in time; 2 called in a way \
+                          that cannot be. A failure is one line on standard error, with --json one object on standard output too.";
+
 /// Talk to the INSANE runtime of this host.
 #[derive(Debug, Parser)]
-#[command(name = "insane", version)]
+#[command(name = "insane", version, after_help = EXIT_CODES, arg_required_else_help = false)]
 struct Arguments {
     /// The runtime's socket; found by itself without it (INSANE_SOCKET, the user's runtime directory, the system's path).
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<std::path::PathBuf>,
     /// The domain to join.
-    #[arg(long, global = true, default_value = "", value_name = "NAME")]
-    domain: String,
+    #[arg(long, global = true, value_name = "NAME", value_parser = common::parse_name)]
+    domain: Option<String>,
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -34,7 +46,7 @@ enum Command {
     /// Answer every `ping`, until interrupted.
     Pong(ping::Pong),
     /// Measure how much goes one way: a `source` and any number of `sink`s.
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Perf(perf::Perf),
     /// Emit messages: arguments, files, or the lines of standard input.
     Pub(data::Pub),
@@ -45,13 +57,20 @@ enum Command {
     /// Check this host and look for what is odd.
     Doctor(look::Doctor),
     /// Work on configuration files of the runtime.
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Config(look::ConfigCommand),
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let context = common::Context { socket: arguments.socket, domain: arguments.domain, json: arguments.json };
+    let arguments: Arguments = match insane_arguments::parse() {
+        Ok(arguments) => arguments,
+        Err(text) => {
+            let json = insane_arguments::has_flag(std::env::args_os(), "--json");
+            return fail(&common::Failure::usage(text), json);
+        }
+    };
+    let domain = arguments.domain.unwrap_or_default();
+    let context = common::Context { socket: arguments.socket, domain, json: arguments.json };
     let result = match arguments.command {
         Command::Ping(ping) => ping.run(&context),
         Command::Pong(pong) => pong.run(&context),
@@ -64,12 +83,19 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if context.json {
-                println!("{}", serde_json::json!({"error": {"code": failure.number, "text": failure.text}}));
-            }
-            eprintln!("insane: {}", failure.text);
-            ExitCode::from(if failure.usage { 2 } else { 1 })
-        }
+        Err(failure) => fail(&failure, context.json),
     }
+}
+
+/// Says in one line why, and in JSON where that was asked for.
+fn fail(failure: &common::Failure, json: bool) -> ExitCode {
+    use std::io::Write;
+    let text = insane_arguments::flat(&failure.text);
+    // Whoever closed the other end does not read it: there is nobody to tell.
+    if json {
+        let object = serde_json::json!({"error": {"code": failure.number, "text": text}});
+        let _ = writeln!(std::io::stdout(), "{object}");
+    }
+    let _ = writeln!(std::io::stderr(), "insane: {text}");
+    ExitCode::from(if failure.usage { 2 } else { 1 })
 }

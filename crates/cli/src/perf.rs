@@ -1,11 +1,14 @@
 //! `insane perf`: how much goes one way.
 
 use crate::common::{
-    Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, human, interrupted, is_set, parse_seconds,
-    parse_size,
+    Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, human, interrupted, is_set, parse_name,
 };
-use insane::{Code, RawMessage, Sink, SinkOptions, Source, SourceOptions};
+use insane::{Code, RawMessage, Reliability, Sink, SinkOptions, Source, SourceOptions};
+use insane_arguments::{numbered_size, rate, seconds, whole};
 use std::time::{Duration, Instant};
+
+/// The most sinks that one end waits for.
+pub(crate) const MOST_SINKS: u64 = 65_535;
 
 /// One end of a measurement.
 #[derive(Debug, clap::Subcommand)]
@@ -20,22 +23,22 @@ pub(crate) enum Perf {
 #[derive(Debug, clap::Args)]
 pub(crate) struct PerfSource {
     /// Payload in bytes (8 to 128M).
-    #[arg(long, default_value = "1K", value_parser = parse_size)]
+    #[arg(long, default_value = "1K", value_parser = numbered_size)]
     size: usize,
     /// How long, in seconds.
-    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    #[arg(long, default_value = "5", value_parser = seconds)]
     duration: Duration,
     /// Sinks to wait for.
-    #[arg(long, default_value_t = 1)]
-    sinks: usize,
+    #[arg(long, default_value = "1", value_parser = whole(0, MOST_SINKS))]
+    sinks: u64,
     /// Messages a second; as many as go without it.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
     /// Drop what a full sink has no room for, rather than waiting for it.
     #[arg(long)]
     drop: bool,
     /// The channel.
-    #[arg(long, default_value = "perf", value_name = "NAME")]
+    #[arg(long, default_value = "perf", value_name = "NAME", value_parser = parse_name)]
     channel: String,
     #[command(flatten)]
     wait: WaitArguments,
@@ -47,16 +50,16 @@ pub(crate) struct PerfSource {
 #[derive(Debug, clap::Args)]
 pub(crate) struct PerfSink {
     /// How long, in seconds, from the first message; until the source ends without it.
-    #[arg(long, value_parser = parse_seconds)]
+    #[arg(long, value_parser = seconds)]
     duration: Option<Duration>,
     /// How long silence lasts before the source has ended, in seconds.
-    #[arg(long, default_value = "1", value_parser = parse_seconds)]
+    #[arg(long, default_value = "1", value_parser = seconds)]
     silence: Duration,
     /// How long the first message is waited for, in seconds.
-    #[arg(long, default_value = "60", value_parser = parse_seconds)]
+    #[arg(long, default_value = "60", value_parser = seconds)]
     patience: Duration,
     /// The channel.
-    #[arg(long, default_value = "perf", value_name = "NAME")]
+    #[arg(long, default_value = "perf", value_name = "NAME", value_parser = parse_name)]
     channel: String,
     #[command(flatten)]
     wait: WaitArguments,
@@ -75,15 +78,16 @@ impl Perf {
 
 impl PerfSource {
     fn run(&self, context: &Context) -> Outcome {
-        if self.size < 8 || self.rate.is_some_and(|r| r <= 0.0 || !r.is_finite()) {
-            return Err(Failure::usage("--size takes 8 bytes or more, --rate more than 0"));
+        if self.drop && self.stream.qos.reliability() == Reliability::Reliable {
+            return Err(Failure::usage("--drop cannot be combined with --qos reliability=reliable: its sources wait"));
         }
         self.wait.pin()?;
         let session = context.session("insane perf source")?;
         let stream = self.stream.open(&session)?;
         let options = SourceOptions { message_bytes: self.size, wait: self.wait.wait, ..SourceOptions::default() };
         let source = stream.source_with(self.channel.as_str(), options)?;
-        if source.wait_for_sinks(self.sinks, Duration::from_secs(30)) < self.sinks {
+        let sinks = usize::try_from(self.sinks).unwrap_or(usize::MAX);
+        if source.wait_for_sinks(sinks, Duration::from_secs(30)) < sinks {
             let text = format!("fewer than {} sinks on `{}` within 30 s", self.sinks, self.channel);
             return Err(Failure { number: Code::Timeout.number(), text, usage: false });
         }
@@ -113,7 +117,7 @@ impl PerfSource {
         let (intended, full) = (sum(insane::Count::Intended), sum(insane::Count::SinkFull));
         let rate = emitted as f64 / seconds;
         if context.json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({
                     "payload_bytes": self.size, "emitted": emitted, "seconds": seconds, "msgs_per_s": rate,
@@ -121,7 +125,7 @@ impl PerfSource {
                 })
             );
         } else {
-            println!(
+            say!(
                 "{emitted} messages of {} bytes in {seconds:.2} s: {}msg/s, {}bit/s; {full} of {intended} dropped at full sinks",
                 self.size,
                 human(rate),
@@ -180,6 +184,10 @@ impl PerfSink {
             match sink.consume_timeout(Duration::from_millis(200)) {
                 Ok(message) => break message,
                 Err(e) if e.code() == Code::Timeout && waited.elapsed() < self.patience && !is_set(&stop) => {}
+                Err(e) if e.code() == Code::Timeout => {
+                    let text = format!("nothing came on `{}` in time (--patience)", self.channel);
+                    return Err(Failure { number: e.code().number(), text, usage: false });
+                }
                 Err(e) => return Err(e.into()),
             }
         };
@@ -187,8 +195,7 @@ impl PerfSink {
         tally.take(&first);
         drop(first);
         self.count(&sink, &mut tally, || is_set(&stop))?;
-        tally.report(context.json);
-        Ok(())
+        tally.report(context.json)
     }
 
     fn count(&self, sink: &Sink, tally: &mut Tally, stop: impl Fn() -> bool) -> Outcome {
@@ -238,11 +245,11 @@ impl Tally {
         self.bytes += message.len() as u64;
     }
 
-    fn report(&self, json: bool) {
+    fn report(&self, json: bool) -> Outcome {
         let rate = if self.seconds > 0.0 { self.received as f64 / self.seconds } else { 0.0 };
         let bits = if self.seconds > 0.0 { self.bytes as f64 * 8.0 / self.seconds } else { 0.0 };
         if json {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({
                     "received": self.received, "lost": self.lost, "bytes": self.bytes, "seconds": self.seconds,
@@ -251,7 +258,7 @@ impl Tally {
                 })
             );
         } else {
-            println!(
+            say!(
                 "{} received, {} lost, in {:.2} s: {}msg/s, {}bit/s",
                 self.received,
                 self.lost,
@@ -260,5 +267,6 @@ impl Tally {
                 human(bits)
             );
         }
+        Ok(())
     }
 }

@@ -1,32 +1,35 @@
 //! `insane ping` and `insane pong`: round trips.
 
 use crate::common::{
-    Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, interrupted, is_set, parse_seconds,
-    parse_size, percentile,
+    Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, interrupted, is_set, parse_stem, percentile,
 };
 use insane::{Code, SinkOptions, SourceOptions};
+use insane_arguments::{numbered_size, seconds, size, whole};
 use std::time::{Duration, Instant};
+
+/// The most round trips of one run.
+const MOST: u64 = 1_000_000_000;
 
 /// Measure the round trip to a `pong`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ping {
     /// Payload in bytes (8 to 128M).
-    #[arg(long, default_value = "64", value_parser = parse_size)]
+    #[arg(long, default_value = "64", value_parser = numbered_size)]
     size: usize,
     /// How many round trips.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value = "10000", value_parser = whole(1, MOST))]
     count: u64,
     /// Round trips before those that are counted.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value = "1000", value_parser = whole(0, MOST))]
     warm_up: u64,
     /// Pause between round trips, in seconds.
-    #[arg(long, default_value = "0", value_parser = parse_seconds)]
+    #[arg(long, default_value = "0", value_parser = seconds)]
     interval: Duration,
     /// How long an answer is waited for, in seconds.
-    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    #[arg(long, default_value = "2", value_parser = seconds)]
     timeout: Duration,
     /// The channels are called NAME/ping and NAME/pong.
-    #[arg(long, default_value = "echo", value_name = "NAME")]
+    #[arg(long, default_value = "echo", value_name = "NAME", value_parser = parse_stem)]
     channel: String,
     #[command(flatten)]
     wait: WaitArguments,
@@ -38,10 +41,10 @@ pub(crate) struct Ping {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Pong {
     /// The channels are called NAME/ping and NAME/pong.
-    #[arg(long, default_value = "echo", value_name = "NAME")]
+    #[arg(long, default_value = "echo", value_name = "NAME", value_parser = parse_stem)]
     channel: String,
     /// The message size in bytes to have buffers ready for.
-    #[arg(long, default_value = "1K", value_parser = parse_size)]
+    #[arg(long, default_value = "1K", value_parser = size)]
     size: usize,
     #[command(flatten)]
     wait: WaitArguments,
@@ -51,9 +54,6 @@ pub(crate) struct Pong {
 
 impl Ping {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
-        if self.size < 8 || self.count == 0 {
-            return Err(Failure::usage("--size takes 8 bytes or more, --count 1 or more"));
-        }
         self.wait.pin()?;
         let session = context.session("insane ping")?;
         let stream = self.stream.open(&session)?;
@@ -68,7 +68,7 @@ impl Ping {
             return Err(Failure { number: Code::Timeout.number(), text, usage: false });
         }
         let stop = interrupted()?;
-        let (mut samples, mut lost) = (Vec::with_capacity(usize::try_from(self.count).unwrap_or(0)), 0u64);
+        let (mut samples, mut lost) = (Vec::with_capacity(usize::try_from(self.count.min(1 << 20)).unwrap_or(0)), 0u64);
         let mut progress = Progress::new();
         let mut payload = vec![0u8; self.size];
         for round in 0..self.warm_up + self.count {
@@ -118,10 +118,10 @@ impl Ping {
                 "min_us": us(0.0), "median_us": us(50.0), "p90_us": us(90.0), "p99_us": us(99.0), "p999_us": us(99.9),
                 "max_us": us(100.0), "histogram": histogram(&samples),
             });
-            println!("{json}");
+            say!("{json}");
         } else {
-            println!("{} round trips of {} bytes, {lost} lost, waiting {}", samples.len(), self.size, self.wait.name());
-            println!(
+            say!("{} round trips of {} bytes, {lost} lost, waiting {}", samples.len(), self.size, self.wait.name());
+            say!(
                 "min {:.2}  median {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2} microseconds",
                 us(0.0),
                 us(50.0),
@@ -134,7 +134,7 @@ impl Ping {
             let top = bars.iter().map(|(_, n)| *n).max().unwrap_or(1);
             for (below, n) in bars {
                 let width = usize::try_from(n * 50 / top.max(1)).unwrap_or(0);
-                println!("  < {:>10.2} us {n:>9} {}", below as f64 / 1e3, "#".repeat(width));
+                say!("  < {:>10.2} us {n:>9} {}", below as f64 / 1e3, "#".repeat(width));
             }
         }
         if samples.is_empty() {
@@ -192,9 +192,9 @@ impl Pong {
             }
         }
         if context.json {
-            println!("{}", serde_json::json!({"answered": answered}));
+            say!("{}", serde_json::json!({"answered": answered}));
         } else {
-            println!("answered {answered}");
+            say!("answered {answered}");
         }
         Ok(())
     }

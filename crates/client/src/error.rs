@@ -1,6 +1,7 @@
 //! The one error of the client library: a stable number, what happened, and what to do next.
 
 pub use insane_wire::error::Code;
+use std::fmt::Write;
 
 /// What went wrong. The same numbers come out of C and Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,12 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.code.text())?;
         if !self.detail.is_empty() {
-            write!(f, " ({})", self.detail)?;
+            // Details repeat what others said: an error stays one line, and does nothing to a terminal.
+            f.write_str(" (")?;
+            for c in self.detail.chars() {
+                if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+            }
+            f.write_str(")")?;
         }
         write!(f, ": {}", self.code.hint())
     }

@@ -17,9 +17,10 @@ const PLACES: usize = 16_384;
 static SOCKETS: [AtomicI32; PLACES] = [const { AtomicI32::new(-1) }; PLACES];
 static NULL: OnceLock<OwnedFd> = OnceLock::new();
 
-/// How many forks lie between the first process and this one.
+/// How many forks lie between the first process and this one. For bindings, whose objects ask before they touch memory that
+/// a child does not have.
 #[inline]
-pub(crate) fn count() -> u32 {
+pub fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 

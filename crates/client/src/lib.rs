@@ -36,6 +36,8 @@ mod tx;
 mod waitset;
 
 pub use error::{Code, Error, Result};
+#[doc(hidden)]
+pub use fork::count as forks;
 pub use insane_shm::counters::{CellCounts, CellState, Count};
 pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
 pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};

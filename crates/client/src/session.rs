@@ -489,9 +489,12 @@ impl Session {
         lock(&self.shared.events).pop_front()
     }
 
-    /// The counts of this session's flows, as anyone else sees them too.
+    /// The counts of this session's flows, as anyone else sees them too. None in a forked child, which has no part of them.
     #[must_use]
     pub fn counts(&self) -> Vec<insane_shm::counters::CellCounts> {
+        if self.shared.forks != fork::count() {
+            return Vec::new();
+        }
         self.shared.cells().counters.live()
     }
 

@@ -8,36 +8,42 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Documented: service managers may rely on it.
+const EXIT_CODES: &str = "Exit codes: 0 done, or told to stop; 1 it could not serve; 2 called in a way that cannot be, or with a \
+                          configuration that is wrong. A failure is one line on standard error.";
+
 /// The runtime of INSANE on this host. Applications connect to its Unix socket; it opens no network port.
 #[derive(Debug, Parser)]
-#[command(name = "insaned", version)]
+#[command(name = "insaned", version, after_help = EXIT_CODES)]
 struct Arguments {
     /// The configuration file; the built-in defaults without it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration, say what is wrong with it, and end.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["print_config", "print_default_config"])]
     check: bool,
     /// Print the configuration in force, and end.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "print_default_config")]
     print_config: bool,
     /// Print the shipped configuration file with every key explained, and end.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "socket", "log"])]
     print_default_config: bool,
     /// Path of the socket, over the configuration's.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = parse_socket)]
     socket: Option<PathBuf>,
     /// Log level, over the configuration's: error, warn, info, debug or trace.
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
     log: Option<String>,
+}
+
+fn parse_socket(text: &str) -> Result<PathBuf, String> {
+    let fits = !text.is_empty() && text.len() <= 107;
+    fits.then(|| text.into()).ok_or_else(|| "it takes a path of 1 to 107 bytes".to_owned())
 }
 
 fn configure(arguments: &Arguments) -> Result<Config, String> {
     let mut config = match &arguments.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            Config::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?
-        }
+        Some(path) => Config::load(path).map_err(|why| format!("--config <FILE> is '{}': {why}", path.display()))?,
         None => Config::default(),
     };
     if let Some(socket) = &arguments.socket {
@@ -57,11 +63,12 @@ fn log(config: &Config) {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let config = match configure(&arguments) {
-        Ok(config) => config,
+    let arguments: Result<Arguments, String> = insane_arguments::parse();
+    let configured = arguments.and_then(|arguments| configure(&arguments).map(|config| (arguments, config)));
+    let (arguments, config) = match configured {
+        Ok(both) => both,
         Err(text) => {
-            eprintln!("insaned: {text}");
+            eprintln!("insaned: {}", insane_arguments::flat(&text));
             return ExitCode::from(2);
         }
     };
@@ -92,7 +99,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         (_, Err(e)) => {
-            eprintln!("insaned: {e}");
+            eprintln!("insaned: {}", insane_arguments::flat(&e.to_string()));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 /// The shipped file: every key, documented, at its default.
 pub const DEFAULT_FILE: &str = include_str!("../insaned.toml");
@@ -141,7 +142,7 @@ impl Default for Quota {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The text is no TOML of ours: an unknown key, a value of the wrong kind.
-    #[error("{text}{}", suggestion.as_ref().map(|s| format!("\n  did you mean `{s}`?")).unwrap_or_default())]
+    #[error("{text}{}", suggestion.as_ref().map(|s| format!("; did you mean `{s}`?")).unwrap_or_default())]
     Parse {
         /// What is wrong and where.
         text: String,
@@ -160,14 +161,31 @@ pub enum ConfigError {
     },
 }
 
+/// The most bytes of a configuration file.
+const MOST_BYTES: u64 = 1 << 20;
+
 impl Config {
+    /// Reads a configuration file and checks it.
+    ///
+    /// # Errors
+    /// What is wrong, in one line that does not name the file.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+        let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+        if read.map_err(|e| e.to_string())? as u64 > MOST_BYTES {
+            return Err("it takes a file of at most 1 MiB".into());
+        }
+        Self::parse(&text).map_err(|e| e.to_string())
+    }
+
     /// Reads a configuration and checks it.
     ///
     /// # Errors
     /// [`ConfigError`], which names the key and what it takes.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| {
-            let text = e.to_string().trim_end().to_owned();
+            let text = on_one_line(text, &e);
             let suggestion = unknown_key(&text).and_then(|key| nearest(key, &known_keys()));
             ConfigError::Parse { text, suggestion }
         })?;
@@ -259,6 +277,15 @@ impl Runtime {
     pub fn mode(&self) -> Option<u32> {
         u32::from_str_radix(self.socket_mode.trim_start_matches("0o"), 8).ok().filter(|m| *m <= 0o777)
     }
+}
+
+/// What is wrong, with its line and column.
+fn on_one_line(text: &str, e: &toml::de::Error) -> String {
+    let what = e.message().split('\n').map(str::trim).collect::<Vec<_>>().join(", ");
+    let Some(before) = e.span().and_then(|span| text.get(..span.start)) else { return what };
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+    format!("line {line}, column {column}: {what}")
 }
 
 fn unknown_key(text: &str) -> Option<&str> {

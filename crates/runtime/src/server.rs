@@ -204,16 +204,36 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, StartError> {
     let probe = new().map_err(system("socket for"))?;
     match rustix::net::connect(&probe, &address) {
         Ok(()) | Err(Errno::AGAIN) => return Err(StartError::Running { path: path.to_owned() }),
-        Err(Errno::CONNREFUSED) => {
+        // A file that is no socket refuses connections too, and is somebody's.
+        Err(Errno::CONNREFUSED) if is_socket(path) => {
             let _ = std::fs::remove_file(path);
         }
         Err(_) => {}
     }
-    let listener = new().map_err(system("socket for"))?;
-    rustix::net::bind(&listener, &address).map_err(system("bind"))?;
-    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode)).map_err(system("mode of"))?;
-    rustix::net::listen(&listener, 128).map_err(system("listen on"))?;
-    Ok(listener)
+    let serve = |at: &Path| {
+        let listener = new()?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new(at)?)?;
+        rustix::fs::chmod(at, rustix::fs::Mode::from_raw_mode(mode))?;
+        rustix::net::listen(&listener, 128)?;
+        Ok(listener)
+    };
+    // Under another name first, so that whoever finds the socket can connect to it; directly where names are too long, or
+    // the file system has no links. A link replaces nothing: of two that start at once, one is refused.
+    let hidden = path.with_file_name(format!(".{}", std::process::id()));
+    let _ = std::fs::remove_file(&hidden);
+    let linked = serve(&hidden).and_then(|listener| rustix::fs::link(&hidden, path).map(|()| listener));
+    let _ = std::fs::remove_file(&hidden);
+    match linked {
+        Err(Errno::EXIST) => Err(Errno::ADDRINUSE),
+        Err(_) => serve(path),
+        ok => ok,
+    }
+    .map_err(system("listen on"))
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
 }
 
 impl Shell {

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from testkit import docs, house
+from testkit import demo, docs, house
 
 
 class Docs(unittest.TestCase):
@@ -36,3 +36,33 @@ class House(unittest.TestCase):
         self.assertEqual(house.faults("a.md", "\n" * 901), [])
         self.assertEqual(len(house.faults("a.toml", "path = '/ro" + "ot/x'")), 1)
         self.assertEqual(len(house.faults("a.rs", "to" + "do!()")), 1)
+
+
+class Blocks(unittest.TestCase):
+    def test_a_block_names_its_test_or_says_why_it_has_none(self) -> None:
+        blocks = [
+            "<!-- test: one -->\n```\na",
+            "<!-- not run: a drawing -->\n```\nb",
+            "```sh\nc",
+            "<!-- test: two -->\n```\nd",
+        ]
+        text = "".join(f"{block}\n```\n\n" for block in blocks)
+        bad = docs.untested_blocks(text, {"one"})
+        self.assertEqual(len(bad), 2)
+        self.assertIn("['sh', 'c']", bad[0])
+        self.assertIn("two", bad[1])
+        self.assertEqual(docs.block(text, "one"), "a\n")
+        with self.assertRaises(ValueError):
+            docs.block(text, "three")
+
+    def test_verbs_in_blocks_are_looked_up_too(self) -> None:
+        self.assertEqual(len(docs.unknown_verbs("```\nmake tea  # now\nmake test\n```\n", "test:\n")), 1)
+
+
+class Demo(unittest.TestCase):
+    def test_figures_may_differ_and_words_may_not(self) -> None:
+        printed = "  1s   998  all run\n  sink 0123abcd open   dropped 7\nx  10%  50%\n"
+        same = "  2s 1001  all run\n  sink ffffffff open  dropped 0\nx   10%  50%\n"
+        self.assertEqual(demo.the_front_door_shows_what_the_demo_prints(same, printed), [])
+        other = "  2s 1001  all gone\nx   10%  90%\n"
+        self.assertEqual(len(demo.the_front_door_shows_what_the_demo_prints(other, printed)), 2)

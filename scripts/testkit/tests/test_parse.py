@@ -101,6 +101,22 @@ class Python(unittest.TestCase):
         self.assertTrue(parse.pytest("3 passed, 1 error in 0.01s\n", result))
         self.assertEqual((result.passed, result.failed), (3, 1))
 
+    def test_unittest_names_its_skips_where_it_says_them(self) -> None:
+        log = """test_a (tests.test_x.T.test_a)
+Said at length. ... skipped "it's so"
+test_b (tests.test_x.T.test_b) ... skipped 'plain'
+test_c (tests.test_x.T.test_c) ... ok
+
+----------------------------------------------------------------------
+Ran 3 tests in 0.000s
+
+OK (skipped=2)
+"""
+        result = Result(unit="x")
+        self.assertTrue(parse.unittest(log, result))
+        self.assertEqual(result.skips, [("tests.test_x.T.test_a", "it's so"), ("tests.test_x.T.test_b", "plain")])
+        self.assertEqual((result.passed, result.failed), (1, 0))
+
     def test_unittest(self) -> None:
         result = Result(unit="x")
         self.assertTrue(parse.unittest("Ran 6 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)\n", result))

@@ -1,7 +1,7 @@
 //! One end that takes all it can takes nothing from the others.
 
 use insane::{Code, Qos, Session, Sink};
-use insane_tests_host::{Host, Watchdog};
+use insane_tests_host::{Host, Watchdog, reconcile};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -67,6 +67,7 @@ fn one_bad_sink_costs_seven_others_nothing() {
         stop.store(true, Ordering::Relaxed);
         threads.into_iter().for_each(|t| t.join().expect("nothing was lost"));
         println!("{bad:?}: {count} messages of {bytes} bytes to each of seven, {} held", held.len());
+        let seen = 7 * count + held.len() as u64;
         for message in held {
             bad_sink.release(message);
         }
@@ -76,6 +77,7 @@ fn one_bad_sink_costs_seven_others_nothing() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!((stream.audit().lost, stream.audit().doubly_owned), (0, 0));
+        reconcile(sessions.iter().chain([&source_session]), 8 * count, seen);
     }
 }
 
@@ -136,4 +138,5 @@ fn a_flooding_source_costs_nine_others_less_than_a_tenth() {
         assert!(emitted[i] > 100, "source {i} emitted {}", emitted[i]);
         assert!(seen[i] * 10 > emitted[i] * 9, "source {i}: {} of {} arrived", seen[i], emitted[i]);
     }
+    reconcile(sessions.iter().chain([&reader]), emitted.iter().sum(), seen.iter().sum());
 }

@@ -1,7 +1,7 @@
 //! What an application opens while its runtime is away is opened once it is back.
 
 use insane::Qos;
-use insane_tests_host::{Host, Watchdog};
+use insane_tests_host::{Host, Watchdog, reconcile};
 use std::time::Duration;
 
 #[test]
@@ -23,4 +23,5 @@ fn ends_opened_while_the_runtime_is_away_are_open_when_it_is_back() {
         source.send(b"back").unwrap();
         assert_eq!(sink.consume_timeout(limit).unwrap().to_vec(), b"back");
     });
+    reconcile([&a, &b], 1, 1);
 }

@@ -1,5 +1,8 @@
 //! What the whole-system tests share: a runtime of their own, a watchdog, and the accounting law.
 
+pub mod pair;
+pub mod programs;
+
 use insane::{Session, SessionBuilder};
 use insane_runtime::config::Config;
 use insane_runtime::server::Server;
@@ -139,5 +142,34 @@ impl Account {
     #[must_use]
     pub fn holds(&self) -> bool {
         self.intended == self.at_source + self.at_sink
+    }
+}
+
+/// Reconciles three independent counts over sessions that have come to rest: what the applications emitted towards sinks (a
+/// message to two sinks counts twice), what the counter memory says at both ends, and what the applications of the sinks saw.
+///
+/// # Panics
+/// When the counts do not agree.
+pub fn reconcile<'a>(sessions: impl IntoIterator<Item = &'a Session> + Clone, emitted: u64, seen: u64) -> Account {
+    reconcile_cells(|| sessions.clone().into_iter().flat_map(Session::counts).collect(), emitted, seen)
+}
+
+/// As [`reconcile`], over the cells that `cells` gives: with those of sessions that are closed by now, or of some flows only.
+///
+/// The ends count a moment after the applications' calls return, so it looks until the law holds, for some seconds.
+///
+/// # Panics
+/// When the counts do not agree.
+pub fn reconcile_cells(cells: impl Fn() -> Vec<CellCounts>, emitted: u64, seen: u64) -> Account {
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let cells = cells();
+        let sum = account(&cells);
+        if sum.holds() && (sum.intended, sum.delivered) == (emitted, seen) {
+            return sum;
+        }
+        let counts = format!("emitted towards sinks {emitted}, seen {seen}, counted {sum:?}");
+        assert!(std::time::Instant::now() < end, "the accounting law is broken: {counts}\n{cells:#?}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }

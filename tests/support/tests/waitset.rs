@@ -1,7 +1,7 @@
 //! One descriptor for many sinks.
 
 use insane::{Code, Message, Qos, Reliability, Sink, SinkOptions, Wait, WaitSet};
-use insane_tests_host::{Host, Watchdog, account};
+use insane_tests_host::{Host, Watchdog, reconcile, reconcile_cells};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::time::Duration;
 
@@ -66,9 +66,7 @@ fn an_event_loop_misses_nothing() {
                 assert_eq!(heard.consume_timeout(LIMIT).unwrap().to_vec(), n.to_le_bytes());
             }
         });
-        let cells: Vec<_> = [&a, &b].into_iter().flat_map(insane::Session::counts).collect();
-        let account = account(&cells);
-        assert!(account.holds() && account.intended == 6000 && account.delivered == 6000, "{account:?}");
+        reconcile([&a, &b], 6000, 6000);
     }
 }
 
@@ -114,6 +112,8 @@ fn of_a_hundred_sinks_the_busy_ones_are_served_in_turns() {
     assert_eq!(set.len(), 99);
     rare.send(b"last").unwrap();
     assert_eq!(set.wait(&mut keys, Some(LIMIT)).unwrap(), 1);
+    assert_eq!(sequences(&sinks[90]), [201]);
+    reconcile([&a, &b], 200 * 51 + 1, seen[0] + seen[1] + 1);
 }
 
 #[test]
@@ -128,18 +128,21 @@ fn a_set_sees_what_joins_and_what_leaves() {
     assert_eq!(set.wait(&mut keys, None).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(set.wait(&mut keys, Some(Duration::from_millis(5))).unwrap_err().code(), Code::Timeout);
     assert_eq!((set.add(&one).unwrap(), set.add(&two).unwrap()), (0, 1));
+    let mut past = Vec::new();
     for _ in 0..20 {
         // The source's session comes while the loop sleeps, and is gone again in the next round.
-        let late = std::thread::scope(|scope| {
+        let (late, counts) = std::thread::scope(|scope| {
             let turn = scope.spawn(|| one_turn(&mut set, &mut 0));
             let a = host.session("late");
             let source = a.stream(Qos::default()).unwrap().source("two").unwrap();
             source.send(b"late").unwrap();
             let keys = turn.join().unwrap();
             drop(source);
+            let counts = a.counts();
             a.close();
-            keys
+            (keys, counts)
         });
+        past.extend(counts);
         assert_eq!(late, [1]);
         assert_eq!(two.try_consume().unwrap().unwrap().to_vec(), b"late");
     }
@@ -152,4 +155,5 @@ fn a_set_sees_what_joins_and_what_leaves() {
     });
     assert_eq!(set.len(), 1);
     assert_eq!(set.wait(&mut keys, Some(Duration::from_millis(5))).unwrap_err().code(), Code::Timeout);
+    reconcile_cells(|| b.counts().into_iter().chain(past.iter().cloned()).collect(), 20, 20);
 }

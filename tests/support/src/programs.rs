@@ -1,0 +1,81 @@
+//! The programs of the workspace, and running them with an end.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program of the workspace: where the test runner has put it, else built here.
+///
+/// # Panics
+/// When it does not build.
+#[must_use]
+pub fn program(package: &str, name: &str) -> PathBuf {
+    if let Some(dir) = std::env::var_os("INSANE_BIN_DIR") {
+        return Path::new(&dir).join(name);
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = root.join("target/plain");
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(&root).args(["build", "-q", "--locked", "-j2", "-p", package, "--target-dir"]).arg(&target);
+    assert!(build.status().expect("cargo runs").success(), "{package} does not build");
+    target.join("debug").join(name)
+}
+
+/// What a program said, and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    /// How it ended; none: it had to be killed.
+    pub status: Option<ExitStatus>,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
+impl Said {
+    /// Its exit code; -1 if a signal ended it, or this test.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        self.status.and_then(|s| s.code()).unwrap_or(-1)
+    }
+}
+
+/// Runs a program without input, at most `limit`. What it leaves behind in its process group is ended.
+///
+/// # Panics
+/// When it cannot be started.
+pub fn run(command: &mut Command, limit: Duration) -> Said {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    let status = wait(&mut child, limit);
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.wait();
+    Said { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+}
+
+/// Waits for a child's end, at most `limit`.
+pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+}
+
+fn collect(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            let _ = from.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
