@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The runtime of INSANE on this host. Applications connect to its Unix socket; it opens no network port.
+/// The runtime of INSANE on this host. Applications connect to its Unix socket; it opens no network port without a `[network]` section.
 #[derive(Debug, Parser)]
 #[command(name = "insaned", version)]
 struct Arguments {
