@@ -127,6 +127,18 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_over(config, |udp| Box::new(udp))
+    }
+
+    /// As [`Self::start`], with something put over the datapath that was opened, such as `insane_datapath::fault`. Not called
+    /// without a `[network]` section.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_over(
+        config: Config,
+        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let path =
             if config.runtime.socket.as_os_str().is_empty() { default_socket() } else { config.runtime.socket.clone() };
@@ -146,7 +158,7 @@ impl Server {
         let host = host_name(&config);
         let knob = Knob::new(config.wait.cpu_latency_knob);
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
-        let network = Network::start(&config, &mut core, &host, &mut next)?;
+        let network = Network::start(&config, &mut core, &host, &mut next, over)?;
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;

@@ -44,3 +44,102 @@ fn ping_pong_between_two_hosts() {
         assert!(eventually(|| a.audit().held == 0 && b.audit().held == 0), "{:?} {:?}", a.audit(), b.audit());
     }
 }
+
+#[test]
+fn one_channel_has_local_and_remote_sinks_and_hosts_pass_nothing_on() {
+    let _watchdog = Watchdog::start("fan-out", TEST);
+    let hosts = hosts(3, |_, _| ());
+    let sessions: Vec<_> = hosts.iter().map(|h| h.session("party")).collect();
+    let sinks: Vec<_> = sessions.iter().map(|s| s.stream(Qos::default()).unwrap().sink("all").unwrap()).collect();
+    let twice = sessions[1].stream(Qos::default()).unwrap().sink("all").unwrap();
+    let source = sessions[0].stream(Qos::default()).unwrap().source("all").unwrap();
+    assert_eq!(source.wait_for_sinks(4, LIMIT), 4);
+    for i in 0..100u8 {
+        source.send(&[i; 100]).unwrap();
+        for sink in sinks.iter().chain([&twice]) {
+            assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [i; 100]);
+        }
+    }
+    // A second source on another host reaches the same sinks, and nothing comes a second time.
+    let other = sessions[2].stream(Qos::default()).unwrap().source("all").unwrap();
+    assert_eq!(other.wait_for_sinks(4, LIMIT), 4);
+    other.send(b"hello").unwrap();
+    for sink in sinks.iter().chain([&twice]) {
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"hello");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(sinks.iter().chain([&twice]).all(|s| s.try_consume().unwrap().is_none()));
+    // A sink that closes is gone everywhere.
+    twice.close();
+    assert!(eventually(|| source.sinks() == 3 && other.sinks() == 3));
+}
+
+#[test]
+fn names_are_compared_and_domains_stay_apart() {
+    let _watchdog = Watchdog::start("names", TEST);
+    let hosts = hosts(2, |_, c| {
+        for name in ["blue", "red"] {
+            c.domains.insert(name.into(), insane_runtime::config::Domain::default());
+        }
+    });
+    let open = |host: usize, domain: &str| hosts[host].builder("party").domain(domain).open().unwrap();
+    let (a, b, other) = (open(0, "blue"), open(1, "blue"), open(1, "red"));
+    let sink = b.stream(Qos::default()).unwrap().sink("telemetry").unwrap();
+    let foreign = other.stream(Qos::default()).unwrap().sink("telemetry").unwrap();
+    let stream = a.stream(Qos::default()).unwrap();
+    let source = stream.source("telemetry").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"blue").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"blue");
+    assert_eq!(source.sinks(), 1);
+    assert!(foreign.try_consume().unwrap().is_none());
+    // The plain id of a name that another host uses is taken here too.
+    let error = stream.source(sink.channel().0).unwrap_err();
+    assert_eq!(error.code(), insane::Code::ChannelIdTaken);
+    // Another host's stream of that name with another QoS is another one.
+    let named = b.stream_named("s", Qos::default()).unwrap();
+    let _elsewhere = named.sink("c").unwrap();
+    let streams = || insane_tests_network::status(&a)["streams"].to_string();
+    assert!(eventually(|| streams().contains("\"s\"")), "{}", streams());
+    assert_eq!(a.stream_named("s", reliable()).unwrap_err().code(), insane::Code::QosConflict);
+}
+
+#[test]
+fn without_a_network_section_no_socket_is_opened() {
+    let _watchdog = Watchdog::start("no socket", TEST);
+    let program = env!("CARGO_BIN_EXE_runtime");
+    let sockets = |network: bool| {
+        let mut config = insane_tests_network::config("host", insane_tests_network::free_addresses(1)[0], &[]);
+        config.network = config.network.filter(|_| network);
+        let process = insane_tests_network::Process::start(program, None, &config);
+        let _session = process.session("probe");
+        process.network_sockets()
+    };
+    // The test sees them where there are some.
+    assert_eq!((sockets(false), sockets(true) > 0), (0, true));
+}
+
+#[test]
+fn what_comes_from_strangers_is_counted_and_goes_nowhere() {
+    let _watchdog = Watchdog::start("strangers", TEST);
+    let hosts = hosts(2, |_, _| ());
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let listen = insane_tests_network::status(&b)["network"]["listen"].as_str().map(str::to_owned);
+    let mut report = listen;
+    assert!(eventually(|| {
+        report = insane_tests_network::status(&b)["network"]["listen"].as_str().map(str::to_owned);
+        report.is_some()
+    }));
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for i in 0..1000usize {
+        let bytes: Vec<u8> = (0..i % 1400).map(|at| (at * i) as u8).collect();
+        stranger.send_to(&bytes, report.as_deref().unwrap()).unwrap();
+    }
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"still here").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"still here");
+    let strangers = || insane_tests_network::status(&b)["network"]["unknown_senders"].as_u64();
+    assert!(eventually(|| strangers().is_some_and(|n| n > 900)), "{:?}", strangers());
+}

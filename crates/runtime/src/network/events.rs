@@ -187,14 +187,15 @@ impl Hub {
 
     /// Takes the events of a path. `frame` is the one that it was just given; returns how many of them lay in it.
     pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) -> u32 {
-        let mut used = 0;
-        let mut ended: Vec<Incoming> = Vec::new();
+        let (mut used, mut ended) = (0, Vec::new());
         while let Some(event) = self.hosts[host].path.event() {
             match event {
                 Event::Connected { .. } => self.connected(host),
                 Event::Lost(reason) => {
                     tracing::warn!(host = self.hosts[host].name, ?reason, "host lost");
-                    self.lost(host, now, std::mem::take(&mut ended));
+                    // They ended with the connection, not because their host wanted it.
+                    ended.clear();
+                    self.lost(host, now);
                 }
                 Event::Requested { domain, open } => {
                     if (domain, open.channel) == CONTROL {
@@ -208,8 +209,10 @@ impl Hub {
                 Event::Ended { flow, .. } => {
                     let one = &mut self.hosts[host];
                     one.control_in = one.control_in.filter(|control| *control != flow);
-                    one.requested.retain(|_, (requested, _)| *requested != flow);
-                    ended.extend(one.incoming.remove(&flow));
+                    let asked = one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|(e, _)| *e);
+                    asked.map(|epoch| one.requested.remove(&epoch));
+                    let known = one.incoming.remove(&flow);
+                    ended.push((flow, asked, known));
                 }
                 Event::Message { flow, message, lies } => {
                     used += self.message(host, now, flow, &message, lies, frame);
@@ -237,12 +240,24 @@ impl Hub {
                 _ => {}
             }
         }
-        for flow in ended {
-            if let Some(remote) = self.domains[flow.domain].remotes[flow.source].as_mut() {
-                (remote.ending, remote.flow) = (true, None);
-            }
+        for (flow, asked, known) in ended {
+            self.flow_ended(host, flow, asked, known);
         }
         used
+    }
+
+    /// A flow from a host has ended, accepted or not: with the last one its source is gone.
+    fn flow_ended(&mut self, host: usize, flow: u32, asked: Option<Epoch>, known: Option<Incoming>) {
+        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+        let remote = match (known, asked) {
+            (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
+            (None, Some(epoch)) => remotes.into_iter().find(|r| r.epoch == epoch && r.host == host),
+            (None, None) => None,
+        };
+        let Some(remote) = remote else { return };
+        remote.flow = remote.flow.filter(|f| *f != flow);
+        remote.flows = remote.flows.saturating_sub(1);
+        remote.ending |= remote.flows == 0;
     }
 
     /// What was sent is its owner's again.

@@ -124,6 +124,7 @@ impl Network {
         core: &mut Core,
         host: &str,
         next: &mut Conn,
+        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
     ) -> Result<Option<Self>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let mut udp = insane_datapath_udp::UdpConfig::new(settings.listen);
@@ -150,7 +151,7 @@ impl Network {
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
         let ends =
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
-        let hub = hub::Hub::new(settings, host.to_owned(), Box::new(datapath), domains, ends)?;
+        let hub = hub::Hub::new(settings, host.to_owned(), over(datapath), domains, ends)?;
         let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
         let thread = Some(thread);
         Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread }))

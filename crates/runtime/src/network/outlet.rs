@@ -86,6 +86,8 @@ pub(crate) struct Remote {
     pub(crate) stream: String,
     pub(crate) channel: u64,
     pub(crate) reliable: bool,
+    /// Flows that its host has opened or is about to, and not ended. A source may begin its next before the last has ended.
+    pub(crate) flows: u32,
     /// Since when its host is lost.
     pub(crate) orphaned: Option<std::time::Duration>,
     /// The flow on the host's path.
@@ -214,6 +216,7 @@ impl Remote {
             stream,
             channel,
             reliable,
+            flows: 1,
             orphaned: None,
             flow: None,
             last: 0,

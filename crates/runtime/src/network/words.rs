@@ -46,13 +46,13 @@ impl Hub {
         self.serve_directory();
     }
 
-    /// The connection to a host is lost, and with it these flows from it.
-    pub(crate) fn lost(&mut self, host: usize, now: Duration, flows: Vec<Incoming>) {
-        for flow in flows {
-            let Some(remote) = self.domains[flow.domain].remotes[flow.source].as_mut() else { continue };
-            remote.flow = None;
+    /// The connection to a host is lost, and with it all flows from it.
+    pub(crate) fn lost(&mut self, host: usize, now: Duration) {
+        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+        for remote in remotes.filter(|r| r.host == host) {
+            (remote.flow, remote.flows) = (None, 0);
             if remote.reliable {
-                remote.orphaned = Some(now);
+                remote.orphaned.get_or_insert(now);
             } else {
                 remote.ending = true;
             }
@@ -125,9 +125,10 @@ impl Hub {
             return;
         };
         let domain = &mut self.domains[at];
-        let known = domain.remotes.iter().flatten().find(|r| r.epoch == epoch);
+        let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch);
         if let Some(remote) = known {
             if remote.host == host && !remote.ending && !remote.closing {
+                (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
                 let words: Vec<_> = attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink }).collect();
                 words.into_iter().for_each(|w| self.hosts[host].say(Body::Ready(w), &mut self.underway));
