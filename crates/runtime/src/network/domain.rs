@@ -37,6 +37,8 @@ pub(crate) enum Note {
     Watch(OwnedFd),
     /// A local source wants a flow to a sink of another host: answer when it is attached.
     Wanted { link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64 },
+    /// A source of another host is closed: the core is to forget it.
+    Closed(Epoch),
     /// A local sink is attached to a remote source.
     Attached { source: usize, sink: SinkId },
 }
@@ -73,6 +75,7 @@ pub(crate) struct Domain {
     streams: usize,
     session_memory: u64,
     generation: u32,
+    next_number: u32,
     pub(crate) notes: Vec<Note>,
 }
 
@@ -142,6 +145,7 @@ impl Domain {
             streams: config.quota.streams_per_session as usize,
             session_memory: config.quota.memory_mib_per_session << 20,
             generation: 0,
+            next_number: 0,
             notes: Vec::new(),
         })
     }
@@ -346,7 +350,8 @@ impl Domain {
     pub(crate) fn flow_added(&mut self, flow: &Flow) -> Result<(), Refusal> {
         let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink), SessionId::from_bytes(&flow.peer));
         let (Some(epoch), Some(sink), Some(peer)) = ids else { return Ok(()) };
-        let found = self.remotes.iter().position(|r| r.as_ref().is_some_and(|r| r.epoch == epoch));
+        let lives = |r: &Remote| r.epoch == epoch && !r.ending && !r.closing;
+        let found = self.remotes.iter().position(|r| r.as_ref().is_some_and(lives));
         let Some((source, at)) = found.zip(self.pairs.iter().position(|p| p.as_ref().is_some_and(|p| p.peer == peer)))
         else {
             return Ok(());
@@ -425,7 +430,7 @@ impl Domain {
         let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
         for (source, sink, channel) in std::mem::take(&mut outlet.waiting) {
             let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { continue };
-            let number = u32::try_from(source).unwrap_or(u32::MAX);
+            let number = remote.number;
             if !outlet.asked.insert((number, sink)) {
                 continue;
             }
@@ -457,8 +462,8 @@ impl Domain {
         if !asked {
             return Err("a flow that was not asked for".into());
         }
-        let source = flow.source as usize;
-        let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(source) = self.remote_of(flow.source) else { return Ok(()) };
+        let Some(remote) = self.remotes[source].as_mut() else { return Ok(()) };
         if let Some(tap) = remote.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Opening) {
             (tap.state, tap.cell) = (TapState::Open, flow.cell);
             self.notes.push(Note::Attached { source, sink });
@@ -474,7 +479,9 @@ impl Domain {
         if let Some(outlet) = self.outlets[place].as_mut() {
             outlet.asked.remove(&(flow.source, sink));
         }
-        self.end_tap(flow.source as usize, sink);
+        if let Some(source) = self.remote_of(flow.source) {
+            self.end_tap(source, sink);
+        }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
         if let Some(pair) = self.pairs[at].as_mut() {
             let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position };
@@ -483,9 +490,22 @@ impl Domain {
         Ok(())
     }
 
+    /// Adds a source of another host; its place.
+    pub(crate) fn add_remote(&mut self, mut remote: Remote) -> usize {
+        self.next_number = self.next_number.wrapping_add(1);
+        remote.number = self.next_number;
+        place(&mut self.remotes, remote)
+    }
+
+    /// The place of a source of another host, by its number on the links.
+    fn remote_of(&self, number: u32) -> Option<usize> {
+        self.remotes.iter().position(|r| r.as_ref().is_some_and(|r| r.number == number))
+    }
+
     /// A source of another host has ended: its sinks get what is on its way.
     pub(crate) fn close_remote(&mut self, source: usize) {
         let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { return };
+        let number = remote.number;
         let open: Vec<(SinkId, usize)> = remote
             .taps
             .iter()
@@ -496,8 +516,6 @@ impl Domain {
             self.flush_backlog(outlet);
             self.end_tap(source, sink);
             let Some(one) = self.outlets[outlet].as_mut() else { continue };
-            let number = u32::try_from(source).unwrap_or(u32::MAX);
-            one.asked.remove(&(number, sink));
             let body = peer::FlowClosed { source: number, sink: sink.to_bytes(), position: one.position() };
             if let Some(pair) = self.pairs[one.pair].as_mut() {
                 pair.send(one.number, Body::FlowClosed(body), &[]);
@@ -505,6 +523,7 @@ impl Domain {
         }
         if let Some(remote) = self.remotes[source].as_mut() {
             remote.closing = true;
+            self.notes.push(Note::Closed(remote.epoch));
         }
     }
 

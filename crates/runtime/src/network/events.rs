@@ -9,7 +9,7 @@ use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, Fate};
 use insane_transport::{End, Event, Lies};
-use insane_wire::control::{ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
 use insane_wire::frame::record::Message;
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
@@ -174,6 +174,10 @@ impl Hub {
                 Note::Wanted { link, source, epoch, sink, channel } => {
                     self.wanted(at, link, source, epoch, sink, channel);
                 }
+                Note::Closed(epoch) => {
+                    let close = control::CloseSource { epoch: epoch.to_bytes() };
+                    self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));
+                }
                 Note::Attached { source, sink } => {
                     let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
                     let (host, epoch) = (remote.host, remote.epoch);
@@ -220,11 +224,8 @@ impl Hub {
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
                 Event::Accepted { .. } => {}
                 Event::Refused { flow, status } => {
-                    let one = &mut self.hosts[host];
-                    tracing::warn!(host = one.name, status, "a flow was refused");
-                    if let Some(at) = one.by_number.get(&flow).copied() {
-                        one.close_flow(at);
-                    }
+                    // Its sinks are never attached, so nothing waits for it; it is closed with its source.
+                    tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
@@ -251,7 +252,7 @@ impl Hub {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         let remote = match (known, asked) {
             (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
-            (None, Some(epoch)) => remotes.into_iter().find(|r| r.epoch == epoch && r.host == host),
+            (None, Some(epoch)) => remotes.into_iter().find(|r| r.epoch == epoch && r.host == host && !r.closing),
             (None, None) => None,
         };
         let Some(remote) = remote else { return };

@@ -3,7 +3,7 @@
 
 use crate::config;
 use crate::network::control::{Sources, Underway};
-use crate::network::directory::{Directory, Static};
+use crate::network::directory::{Change, Directory, Static};
 use crate::network::domain::Domain;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, Incoming, path_config};
@@ -79,6 +79,8 @@ pub(crate) struct Hub {
     pub(crate) sinks: HashMap<SinkId, RemoteSink>,
     pub(crate) wants: HashMap<u64, Want>,
     pub(crate) next_request: u64,
+    /// Sinks whose turn has not come.
+    pub(crate) later: Vec<Change>,
     pub(crate) underway: Underway,
     pub(crate) said: HashSet<(u128, String, usize)>,
     pub(crate) ends: Ends,
@@ -137,6 +139,7 @@ impl Hub {
             sinks: HashMap::new(),
             wants: HashMap::new(),
             next_request: 1,
+            later: Vec::new(),
             underway: Underway::default(),
             said: HashSet::new(),
             ends,

@@ -82,6 +82,8 @@ pub(crate) struct Tap {
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) epoch: Epoch,
+    /// Its number on the links, never used twice.
+    pub(crate) number: u32,
     pub(crate) host: usize,
     pub(crate) stream: String,
     pub(crate) channel: u64,
@@ -102,6 +104,8 @@ pub(crate) struct Remote {
     pub(crate) closing: bool,
     /// It is to be closed once everything is on its links.
     pub(crate) ending: bool,
+    /// Its host was lost and has counted everything as unconfirmed: nobody wants to know more.
+    pub(crate) mute: bool,
 }
 
 /// A message that has arrived.
@@ -212,6 +216,7 @@ impl Remote {
     pub(crate) fn new(epoch: Epoch, host: usize, stream: String, channel: u64, reliable: bool) -> Self {
         Self {
             epoch,
+            number: 0,
             host,
             stream,
             channel,
@@ -225,6 +230,7 @@ impl Remote {
             stalled: VecDeque::new(),
             closing: false,
             ending: false,
+            mute: false,
         }
     }
 
@@ -246,9 +252,10 @@ impl Remote {
 
     /// Whether nothing more will come of it.
     pub(crate) fn is_over(&self) -> bool {
+        let told = self.mute || self.news().next().is_none();
         self.closing
+            && told
             && self.taps.iter().all(|t| t.outlet.is_none() || t.finished >= t.given)
-            && self.news().next().is_none()
     }
 
     fn news(&self) -> impl Iterator<Item = &Tap> {
@@ -351,8 +358,8 @@ impl Domain {
     /// Hands a message to the local sinks of its source, or counts it as dropped for each of them. Returns whether it has left
     /// the network's own memory.
     pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>) -> bool {
-        d.source = u32::try_from(source).unwrap_or(u32::MAX);
         let Some(remote) = self.remotes[source].as_mut() else { return true };
+        d.source = remote.number;
         let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
         remote.last = remote.last.max(d.sequence);
         let held = match *arrived {

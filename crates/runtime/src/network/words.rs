@@ -16,6 +16,7 @@ use insane_wire::control::{self, to_runtime};
 use insane_wire::host::{self as wire, HOST_PROTOCOL, to_host::Body};
 use insane_wire::id::{Epoch, SinkId, channel_id, valid_name};
 use insane_wire::qos::Reliability;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The most sources that one host may have here.
@@ -54,7 +55,7 @@ impl Hub {
             if remote.reliable {
                 remote.orphaned.get_or_insert(now);
             } else {
-                remote.ending = true;
+                (remote.ending, remote.mute) = (true, true);
             }
         }
         let one = &mut self.hosts[host];
@@ -62,6 +63,7 @@ impl Hub {
         one.end_control();
         one.control_in = None;
         one.requested.clear();
+        one.postponed.clear();
         one.ready.clear();
         one.settle_all();
         for at in 0..one.accounts.len() {
@@ -125,9 +127,9 @@ impl Hub {
             return;
         };
         let domain = &mut self.domains[at];
-        let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch);
+        let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
         if let Some(remote) = known {
-            if remote.host == host && !remote.ending && !remote.closing {
+            if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
                 let words: Vec<_> = attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink }).collect();
@@ -145,7 +147,7 @@ impl Hub {
         }
         let reliable = about.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let remote = Remote::new(epoch, host, about.stream.clone(), about.channel, reliable);
-        let source = place(&mut domain.remotes, remote);
+        let source = domain.add_remote(remote);
         let (conn, about) = (domain.conn, about.clone());
         self.ask(Want::Source(source, epoch), |request| FromNetwork::OpenSource(conn, request, about));
     }
@@ -203,7 +205,10 @@ impl Hub {
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
         let open = self.hosts[host].by_key.get(&(epoch, sink)).and_then(|a| self.hosts[host].accounts[*a].as_ref());
-        if !fits || open.is_some_and(|a| !a.closing) || domain.source(link, source, epoch).is_none() {
+        if open.is_some_and(|a| !a.closing) {
+            return;
+        }
+        if !fits || domain.source(link, source, epoch).is_none() {
             return domain.detach(link, source, sink);
         }
         let Some(cell) = domain.cells.start(epoch, sink) else { return domain.detach(link, source, sink) };
@@ -240,10 +245,17 @@ impl Hub {
         while let Some((host, body)) = self.directory.outgoing() {
             self.hosts[host].say(body, &mut self.underway);
         }
-        while let Some(change) = self.directory.change() {
+        let later = std::mem::take(&mut self.later);
+        let mut changes = VecDeque::from(later);
+        while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
+                    // It was gone and is back, and its sources' sessions have not yet let go of it.
+                    if self.hosts[host].accounts.iter().flatten().any(|a| a.sink == sink && !a.closing) {
+                        self.later.push(Change::Added { host, sink: announced });
+                        continue;
+                    }
                     let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
                         self.hosts[host].stray += 1;
                         continue;
@@ -253,6 +265,8 @@ impl Hub {
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
                 }
                 Change::Removed { host, sink } => {
+                    let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
+                    self.later.retain(|c| !is_it(c));
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
                     let conn = self.domains[gone.domain].conn;
                     let close = control::CloseSink { sink: sink.to_bytes() };
@@ -276,7 +290,7 @@ impl Hub {
     pub(crate) fn tell_reports(&mut self) {
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
             let host = &mut self.hosts[remote.host];
-            if host.control_in.is_some() && host.path.is_connected() {
+            if host.control_in.is_some() && host.path.is_connected() && !remote.mute {
                 remote.reports().for_each(|report| host.say(Body::Report(report), &mut self.underway));
             }
         }
@@ -285,7 +299,6 @@ impl Hub {
     /// Forgets sources of other hosts of which nothing more will come.
     pub(crate) fn forget(&mut self, now: Duration) {
         let patience = Duration::from_millis(self.settings.patience_ms);
-        let mut closed = Vec::new();
         for domain in &mut self.domains {
             for at in 0..domain.remotes.len() {
                 let Some(remote) = domain.remotes[at].as_mut() else { continue };
@@ -295,17 +308,16 @@ impl Hub {
                 // Without its host nobody wants to know what became of the rest.
                 let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].path.is_connected();
                 if remote.is_over() || alone {
-                    closed.push((domain.conn, remote.epoch, remote.host));
                     domain.remotes[at] = None;
                 }
             }
         }
-        for (conn, epoch, host) in closed {
-            let close = control::CloseSource { epoch: epoch.to_bytes() };
-            self.ask_core(conn, to_runtime::Body::CloseSource(close));
-            let again: Vec<_> =
-                self.hosts[host].postponed.extract_if(.., |about| about.epoch == epoch.to_bytes()).collect();
+        for host in 0..self.hosts.len() {
+            let again = std::mem::take(&mut self.hosts[host].postponed);
             again.iter().for_each(|about| self.hear_of_source(host, about));
+        }
+        for domain in 0..self.domains.len() {
+            self.notes(domain);
         }
     }
 }
