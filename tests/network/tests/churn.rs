@@ -64,11 +64,22 @@ fn step(random: &mut Random, hosts: &mut [Host], parties: &mut [Vec<Party>]) {
     }
 }
 
+/// The sinks of a source that its session knows.
+fn producing(session: &Session, source: &Source) -> Vec<String> {
+    let cells = session.counts();
+    let own =
+        cells.iter().filter(|c| c.epoch == source.epoch().0 && c.state == insane_shm::counters::CellState::Producing);
+    own.filter(|c| !c.ended).map(|c| format!("{:032x}", c.sink)).collect()
+}
+
 #[test]
 fn no_sink_is_stale_and_none_is_missed() {
     let _watchdog = Watchdog::start("churn", TEST);
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x2545_f491_4f6c_dd1d);
     println!("SEED={seed}");
+    if let Ok(filter) = std::env::var("LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
     let mut random = Random(seed);
     let mut hosts = hosts(3, |_, _| ());
     let mut parties: Vec<Vec<Party>> = hosts.iter().map(|h| vec![Party::new(h), Party::new(h)]).collect();
@@ -84,8 +95,11 @@ fn no_sink_is_stale_and_none_is_missed() {
             let sees = || source.sinks();
             assert!(
                 within(Duration::from_secs(6), || sees() == there),
-                "channel {channel}: {} sinks of {there}; {}\n{}",
+                "channel {channel}: source {} has {} sinks of {there}: {:?} of {:?}; {}\n{}",
+                source.epoch(),
                 sees(),
+                producing(&party.session, source),
+                all().filter_map(|p| p.sinks.get(&channel)).flatten().map(|s| s.id().to_string()).collect::<Vec<_>>(),
                 law(&party.session),
                 status(&party.session)["streams"]
             );

@@ -73,6 +73,7 @@ impl Hub {
                 self.read_pair(at, place);
             }
             Some(to_client::Body::FlowAdded(flow)) if flow.producer => {
+                tracing::debug!(me = self.own_name, ?flow, "flow added");
                 if let Err(text) = self.domains[at].flow_added(&flow) {
                     tracing::warn!(text, "no link to a sink");
                 }
@@ -181,6 +182,7 @@ impl Hub {
                 Note::Attached { source, sink } => {
                     let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
                     let (host, epoch) = (remote.host, remote.epoch);
+                    tracing::debug!(me = self.own_name, %epoch, %sink, "attached here");
                     let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes() };
                     self.hosts[host].say(Body::Ready(ready), &mut self.underway);
                     self.try_accept(host, epoch);
@@ -258,6 +260,7 @@ impl Hub {
         let Some(remote) = remote else { return };
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);
+        tracing::debug!(epoch = %remote.epoch, flow, left = remote.flows, "flow ended");
         remote.ending |= remote.flows == 0;
     }
 

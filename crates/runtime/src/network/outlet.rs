@@ -253,9 +253,7 @@ impl Remote {
     /// Whether nothing more will come of it.
     pub(crate) fn is_over(&self) -> bool {
         let told = self.mute || self.news().next().is_none();
-        self.closing
-            && told
-            && self.taps.iter().all(|t| t.outlet.is_none() || t.finished >= t.given)
+        self.closing && told && self.taps.iter().all(|t| t.outlet.is_none() || t.finished >= t.given)
     }
 
     fn news(&self) -> impl Iterator<Item = &Tap> {

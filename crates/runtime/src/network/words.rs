@@ -120,6 +120,7 @@ impl Hub {
     /// A host will send what a source emits.
     fn hear_of_source(&mut self, host: usize, about: &wire::Source) {
         let Some(epoch) = Epoch::from_bytes(&about.epoch) else { return };
+        tracing::debug!(me = self.own_name, host = self.hosts[host].name, %epoch, "source");
         let id = about.name.as_ref().map(|n| channel_id(&about.domain, &about.stream, n).0);
         let domain = self.domains.iter().position(|d| d.name == about.domain);
         let Some(at) = domain.filter(|_| id.is_none_or(|id| id == about.channel)) else {
@@ -165,6 +166,7 @@ impl Hub {
         });
         let Some(source) = source else { return };
         let one = &mut self.hosts[host];
+        tracing::debug!(host = one.name, %epoch, flow, "flow accepted");
         one.requested.remove(&epoch);
         one.incoming.insert(flow, Incoming { domain: at, source });
         if let Some(remote) = self.domains[at].remotes[source].as_mut() {
@@ -176,6 +178,7 @@ impl Hub {
     /// A sink of a host gets what a local source emits: the source's session is told.
     fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId) {
         let one = &mut self.hosts[host];
+        tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         one.ready.insert((epoch, sink));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
         let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
@@ -199,6 +202,7 @@ impl Hub {
     /// A local source is to have a sink of another host.
     pub(crate) fn wanted(&mut self, at: usize, link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64) {
         let known = self.sinks.get(&sink).filter(|s| s.domain == at && s.announced.channel == channel);
+        tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
         let (host, announced) = (known.host, known.announced.clone());
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
@@ -261,12 +265,14 @@ impl Hub {
                         continue;
                     };
                     let conn = self.domains[domain].conn;
+                    tracing::debug!(me = self.own_name, host, %sink, "sink");
                     self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone() });
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
                 }
                 Change::Removed { host, sink } => {
                     let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
                     self.later.retain(|c| !is_it(c));
+                    tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
                     let conn = self.domains[gone.domain].conn;
                     let close = control::CloseSink { sink: sink.to_bytes() };
