@@ -89,6 +89,11 @@ fn no_sink_is_stale_and_none_is_missed() {
     }
     println!("settling after {:?}", start.elapsed());
     let all = || parties.iter().flatten();
+    for party in all() {
+        let broken = |e: &insane::Event| matches!(e, insane::Event::PeerBroken { .. });
+        let events: Vec<_> = party.session.events().into_iter().filter(broken).collect();
+        assert!(events.is_empty(), "{events:?}");
+    }
     for channel in 0..CHANNELS {
         let there: usize = all().filter_map(|p| p.sinks.get(&channel)).map(Vec::len).sum();
         for (party, source) in all().filter_map(|p| Some((p, p.sources.get(&channel)?))) {

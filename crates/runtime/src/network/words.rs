@@ -180,12 +180,18 @@ impl Hub {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         one.ready.insert((epoch, sink));
+        // One that is gone was taken from its source's session already, which is not to hear of it again.
+        if !self.sinks.contains_key(&sink) {
+            return;
+        }
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
         let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
         let Some(intake) = self.domains[at].intakes[link].as_mut() else { return };
         let routes = intake.sources.get_mut(&source).into_iter().flat_map(|s| s.routes.iter_mut());
-        let entry = routes.flat_map(|r| r.sinks.iter_mut()).find(|s| s.account == account && s.id == sink && !s.open);
+        let entry = routes
+            .flat_map(|r| r.sinks.iter_mut())
+            .find(|s| s.account == account && s.id == sink && !s.open && s.end.is_none());
         let Some(entry) = entry else { return };
         entry.open = true;
         let (stream, pair) = (intake.stream.clone(), intake.pair);
