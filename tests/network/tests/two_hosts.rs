@@ -143,3 +143,38 @@ fn what_comes_from_strangers_is_counted_and_goes_nowhere() {
     let strangers = || insane_tests_network::status(&b)["network"]["unknown_senders"].as_u64();
     assert!(eventually(|| strangers().is_some_and(|n| n > 900)), "{:?}", strangers());
 }
+
+#[test]
+fn with_strict_priority_everything_arrives_and_each_source_is_in_order() {
+    let _watchdog = Watchdog::start("priority", TEST);
+    let hosts = hosts(2, |_, c| {
+        c.network.get_or_insert_default().scheduler = insane_runtime::config::Scheduler::Strict;
+    });
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let stream = a.stream(reliable()).unwrap();
+    let with = |priority| {
+        let options = insane::SourceOptions { priority, ..insane::SourceOptions::default() };
+        stream.source_with("c", options).unwrap()
+    };
+    let (low, high) = (with(0), with(15));
+    assert_eq!((low.wait_for_sinks(1, LIMIT), high.wait_for_sinks(1, LIMIT)), (1, 1));
+    // Both are in the link at once: a burst of low ones, and high ones after them.
+    let emit = |source: &insane::Source, count: u32| {
+        for i in 0..count {
+            source.send(&[&[source.epoch().0 as u8], &i.to_le_bytes()[..], &[0; 1000]].concat()).unwrap();
+        }
+    };
+    emit(&low, 400);
+    emit(&high, 100);
+    let mut order = Vec::new();
+    for _ in 0..500 {
+        let message = sink.consume_timeout(LIMIT).unwrap();
+        assert_eq!(message.priority(), if message.source() == high.epoch() { 15 } else { 0 });
+        order.push((message.source(), u32::from_le_bytes(message.to_vec()[1..5].try_into().unwrap())));
+    }
+    for (source, count) in [(&low, 400), (&high, 100)] {
+        let own: Vec<u32> = order.iter().filter(|(e, _)| *e == source.epoch()).map(|(_, i)| *i).collect();
+        assert_eq!(own, (0..count).collect::<Vec<_>>());
+    }
+}

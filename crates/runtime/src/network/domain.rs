@@ -280,6 +280,7 @@ impl Domain {
             generation: self.generation,
             out: 0,
             armed: false,
+            held: false,
             returned: false,
         };
         let accept = peer::LinkAccept { counter_bytes: Backing::len(&*self.counter_memory) as u64 };

@@ -266,7 +266,7 @@ impl Hub {
     }
 
     /// What was sent is its owner's again.
-    fn released(&mut self, token: u64, end: End) {
+    pub(crate) fn released(&mut self, token: u64, end: End) {
         let Some(Held::Slot(place)) = self.underway.release(token) else { return };
         let intake = self.domains[place.domain].intakes[place.link].as_mut();
         let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };

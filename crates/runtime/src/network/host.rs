@@ -4,9 +4,10 @@ use crate::config;
 use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
+use crate::network::egress::{Egress, IN_THE_PATH, Item};
 use insane_datapath::Address;
 use insane_shm::counters::Count;
-use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path};
+use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
 use insane_wire::encode;
 use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 /// Messages of a reliable flow that wait for its path, at most: more would be more than all links hold.
 const CONTROL_WAITING: usize = 1 << 20;
+
+/// Messages of a best-effort flow that wait for their turn, at most.
+const MOST_QUEUED: usize = 4096;
 
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
@@ -30,7 +34,11 @@ pub(crate) struct OutFlow {
     seen: Counts,
     /// Reliable: what the path did not take yet.
     pub(crate) backlog: VecDeque<Outgoing>,
+    /// Messages in the scheduler.
+    pub(crate) queued: usize,
     pub(crate) closing: bool,
+    /// The path has been told.
+    closed: bool,
 }
 
 /// A flow from the host.
@@ -46,6 +54,7 @@ pub(crate) struct Host {
     pub(crate) address: Address,
     pub(crate) name: String,
     pub(crate) path: Path,
+    pub(crate) egress: Egress,
     control_out: Option<u32>,
     control_sequence: u64,
     control_waiting: VecDeque<(u64, Outgoing)>,
@@ -87,11 +96,12 @@ pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: u
 }
 
 impl Host {
-    pub(crate) fn new(address: Address, config: Config, seed: u64, now: Duration) -> Self {
+    pub(crate) fn new(address: Address, config: Config, egress: Egress, seed: u64, now: Duration) -> Self {
         Self {
             address,
             name: address.to_string(),
             path: Path::new(config, seed, now),
+            egress,
             control_out: None,
             control_sequence: 0,
             control_waiting: VecDeque::new(),
@@ -158,8 +168,14 @@ impl Host {
                 }
                 flow.backlog.pop_front();
             }
-            if flow.closing && flow.backlog.is_empty() {
-                self.path.close(flow.number);
+            if flow.closing && !flow.closed && flow.queued == 0 {
+                if !self.path.is_connected() {
+                    flow.closed = true;
+                    self.path.abandon(flow.number);
+                } else if flow.backlog.is_empty() {
+                    flow.closed = true;
+                    self.path.close(flow.number);
+                }
             }
         }
     }
@@ -185,7 +201,9 @@ impl Host {
             about,
             seen: Counts::default(),
             backlog: VecDeque::new(),
+            queued: 0,
             closing: false,
+            closed: false,
         };
         let at = place(&mut self.flows, flow);
         self.by_epoch.insert(epoch, at);
@@ -198,12 +216,82 @@ impl Host {
         let Some(flow) = self.flows[at].as_mut() else { return };
         flow.closing = true;
         self.by_epoch.remove(&flow.epoch);
-        if !self.path.is_connected() {
-            return self.path.abandon(flow.number);
+        self.push_waiting();
+    }
+
+    /// Gives a message to a flow, by way of the scheduler. `Err`: it was not taken, and why it ends for the flow's sinks.
+    pub(crate) fn give(&mut self, now: Duration, at: usize, next: Outgoing) -> Result<(), Count> {
+        let Some(flow) = self.flows[at].as_mut() else { return Err(Count::Dropped) };
+        // What is held back is bounded by the links for reliable flows, and here for others.
+        if !flow.reliable && flow.queued >= MOST_QUEUED {
+            return Err(Count::SinkFull);
         }
-        if flow.backlog.is_empty() {
-            self.path.close(flow.number);
+        flow.queued += 1;
+        match self.egress.push(now, Item { flow: (at, flow.number), next }) {
+            Some(item) => self.hand_over(item).map_err(|(_, why)| why),
+            None => Ok(()),
         }
+    }
+
+    /// Gives the path what the scheduler lets go. Returns what was not taken: it is no longer under way.
+    pub(crate) fn pump(&mut self, now: Duration) -> Vec<u64> {
+        let mut refused = Vec::new();
+        if self.egress.waiting() == 0 {
+            return refused;
+        }
+        let counts = self.flows.iter().flatten().filter_map(|f| self.path.counts(f.number));
+        let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
+        while room > 0 {
+            let Some(item) = self.egress.pull(now) else { break };
+            room -= 1;
+            if let Err((accounts, why)) = self.hand_over(item) {
+                for account in accounts {
+                    self.accounts[account].iter_mut().for_each(|a| a.end(why, 1));
+                }
+                refused.push(item.next.token);
+            }
+        }
+        refused
+    }
+
+    /// `Err`: it was not taken, with the accounts of the sinks and why it ends for them.
+    fn hand_over(&mut self, item: Item) -> Result<(), (Vec<usize>, Count)> {
+        let (at, number) = item.flow;
+        let Some(flow) = self.flows[at].as_mut().filter(|f| f.number == number) else {
+            return Err((Vec::new(), Count::Dropped));
+        };
+        flow.queued -= 1;
+        let result = if flow.backlog.is_empty() { self.path.send(number, item.next) } else { Err(SendError::Full) };
+        match result {
+            Ok(()) => Ok(()),
+            Err(SendError::Full) if flow.reliable => {
+                flow.backlog.push_back(item.next);
+                Ok(())
+            }
+            Err(SendError::Full) => Err((flow.accounts.clone(), Count::SinkFull)),
+            Err(_) => Err((flow.accounts.clone(), Count::Dropped)),
+        }
+    }
+
+    /// Takes out of the scheduler what is for flows that are to be given up. Returns what is no longer under way.
+    pub(crate) fn drain_closing(&mut self, now: Duration) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let items: Vec<Item> = std::iter::from_fn(|| self.egress.pull(now)).collect();
+        for item in items {
+            let flow = self.flows[item.flow.0].as_mut().filter(|f| f.number == item.flow.1);
+            match flow {
+                Some(flow) if !flow.closing => drop(self.egress.push(now, item)),
+                flow => {
+                    if let Some(flow) = flow {
+                        flow.queued -= 1;
+                        let accounts = flow.accounts.iter();
+                        accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|a| a.end(Count::Unconfirmed, 1)));
+                    }
+                    gone.push(item.next.token);
+                }
+            }
+        }
+        gone
     }
 
     /// Brings the accounts of a flow's sinks up to date with what the path says of its messages.

@@ -5,6 +5,7 @@ use crate::config;
 use crate::network::control::{Sources, Underway};
 use crate::network::directory::{Change, Directory, Static};
 use crate::network::domain::Domain;
+use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, Incoming, path_config};
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
@@ -13,7 +14,7 @@ use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Armed, Datapath};
 use insane_shm::slab::SlotId;
 use insane_shm::wait::SleepKinds;
-use insane_transport::{Path, Store};
+use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -89,6 +90,8 @@ pub(crate) struct Hub {
     pub(crate) next_watch: u64,
     start: Instant,
     chores_at: Duration,
+    /// Something has happened since the last time.
+    chores_due: bool,
     report_at: Duration,
     glance_at: Duration,
     directory_at: Option<Duration>,
@@ -119,7 +122,7 @@ impl Hub {
             let address = Address::Ip(*peer);
             let config = path_config(&settings, run, datapath.frame_limit(address), can.detects_changes);
             let seed = insane_wire::id::SessionId::random().0 as u64;
-            hosts.push(Host::new(address, config, seed, Duration::ZERO));
+            hosts.push(Host::new(address, config, Egress::new(settings.scheduler)?, seed, Duration::ZERO));
             by_address.insert(address, at);
         }
         let directory = Static::new(hosts.len(), Duration::from_millis(settings.patience_ms));
@@ -148,6 +151,7 @@ impl Hub {
             next_watch: FIRST,
             start: Instant::now(),
             chores_at: Duration::ZERO,
+            chores_due: true,
             report_at: Duration::ZERO,
             glance_at: Duration::ZERO,
             directory_at: None,
@@ -191,10 +195,11 @@ impl Hub {
         busy |= self.take_from_links(now);
         busy |= self.tend(now);
         if now >= self.chores_at {
-            self.chores_at = now + CHORES;
+            (self.chores_at, self.chores_due) = (now + CHORES, false);
             self.chores(now);
         }
         busy |= self.transmit(now);
+        self.chores_due |= busy;
         busy
     }
 
@@ -216,10 +221,20 @@ impl Hub {
                 }
             }
         }
+        // At once: what is closed here must reach the core before what is opened after it.
+        for domain in 0..self.domains.len() {
+            self.notes(domain);
+        }
         busy
     }
 
     fn chores(&mut self, now: Duration) {
+        for host in 0..self.hosts.len() {
+            if !self.hosts[host].egress.is_fifo() && !self.hosts[host].path.is_connected() {
+                let gone = self.hosts[host].drain_closing(now);
+                gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
+            }
+        }
         for host in &mut self.hosts {
             host.settle_all();
             host.push_waiting();
@@ -290,6 +305,7 @@ impl Hub {
         for _ in 0..8 {
             if self.tx.is_done() {
                 self.tx.clear();
+                self.pump(now);
                 for host in &mut self.hosts {
                     let most = self.tx.frames().len() + TRANSMIT_FRAMES;
                     while self.tx.frames().len() < most {
@@ -321,6 +337,14 @@ impl Hub {
         busy
     }
 
+    /// Gives the paths what the schedulers let go.
+    fn pump(&mut self, now: Duration) {
+        for host in 0..self.hosts.len() {
+            let refused = self.hosts[host].pump(now);
+            refused.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
+        }
+    }
+
     fn note_refused(&mut self) {
         let too_large: HashSet<Address> =
             self.tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
@@ -338,6 +362,9 @@ impl Hub {
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         self.hosts.iter_mut().filter_map(|h| h.path.timeout()).for_each(&mut until);
         self.directory_at.into_iter().for_each(&mut until);
+        if self.chores_due {
+            until(self.chores_at);
+        }
         let awaited = self.domains.iter().any(Domain::is_awaited);
         if awaited {
             until(now + self.awaiting);
@@ -354,7 +381,7 @@ impl Hub {
         }
         let mut ready = self.datapath.arm() == Armed::Ready;
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
-            if intake.broken.is_none() && !intake.gone {
+            if intake.broken.is_none() && !intake.gone && !intake.held {
                 intake.consumer.settle();
                 intake.consumer.prepare_sleep(SleepKinds::DOORBELL);
                 intake.armed = true;
@@ -477,6 +504,14 @@ impl Place for Placer<'_> {
         let Host { path, incoming, .. } = &mut self.hosts[at];
         let mut store = Memory { domains: self.domains, incoming };
         let landing = path.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
+        // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
+        // may be strays, whose bytes are still to be taken from there.
+        let end = |l: &insane_transport::Landing| l.at + l.bytes;
+        let meets =
+            |l: &insane_transport::Landing| l.slot == landing.slot && l.at < end(&landing) && landing.at < end(l);
+        if self.landings.iter().any(|(_, l)| meets(l)) {
+            return None;
+        }
         let (domain, slot) = slot_of(landing.slot);
         let memory = self.domains.get_mut(domain)?.slab.bytes_mut(slot, landing.at, landing.bytes)?;
         self.landings.push((at, landing));

@@ -23,6 +23,8 @@ pub(crate) struct Intake {
     /// Slots that are under way.
     pub(crate) out: u32,
     pub(crate) armed: bool,
+    /// Nothing is taken from it now: its one host has enough to do.
+    pub(crate) held: bool,
     /// Some were given back and its producer was not woken since.
     pub(crate) returned: bool,
 }

@@ -5,13 +5,16 @@ use crate::network::events::{clock_ns, give_back, realtime_ahead};
 use crate::network::hub::Hub;
 use insane_shm::counters::Count;
 use insane_shm::link::{Delivery, FLAG_LAUNCH_TIME, Fate};
-use insane_transport::{Outgoing, SendError};
+use insane_transport::Outgoing;
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Messages of one link that are taken before the others have their turn.
 const BURST: usize = 256;
+
+/// Nothing is taken from a link while so many messages of one of its flows wait.
+const ENOUGH: u64 = 2048;
 
 impl Hub {
     /// Takes what is on the links from local sources, a bounded burst each.
@@ -30,6 +33,10 @@ impl Hub {
     fn take_from(&mut self, domain: usize, link: usize, now: Duration) -> bool {
         let mut taken = 0;
         let mut clock = None;
+        if self.is_held(domain, link) {
+            self.prune(domain, link);
+            return false;
+        }
         while taken < BURST {
             let Some(intake) = self.domains[domain].intakes[link].as_mut().filter(|l| l.broken.is_none()) else {
                 break;
@@ -62,6 +69,28 @@ impl Hub {
         }
         self.prune(domain, link);
         taken > 0
+    }
+
+    /// Whether a link's messages are all for one host that has enough to do. Then they stay where they are, and the source sees
+    /// its link fill up. With several hosts none may hold up the others: what one has no room for is dropped for it alone.
+    fn is_held(&mut self, domain: usize, link: usize) -> bool {
+        let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
+        let mut routes = intake.sources.values().flat_map(|s| s.routes.iter()).peekable();
+        let first = routes.peek().map(|r| r.host);
+        let mut full = false;
+        for route in routes {
+            let host = &self.hosts[route.host];
+            let flow =
+                host.flows[route.flow].as_ref().filter(|_| Some(route.host) == first && host.path.is_connected());
+            let Some(flow) = flow else {
+                full = false;
+                break;
+            };
+            let counts = host.path.counts(flow.number).unwrap_or_default();
+            full |= counts.waiting + (flow.queued + flow.backlog.len()) as u64 >= ENOUGH;
+        }
+        intake.held = full;
+        full
     }
 
     /// Gives one message to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
@@ -110,20 +139,7 @@ impl Hub {
         let mut refused = 0;
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
             let host = &mut hosts[route.host];
-            let Some(flow) = host.flows[route.flow].as_mut() else {
-                refused += 1;
-                continue;
-            };
-            let result = if flow.backlog.is_empty() { host.path.send(flow.number, next) } else { Err(SendError::Full) };
-            let why = match result {
-                Ok(()) => continue,
-                Err(SendError::Full) if flow.reliable => {
-                    flow.backlog.push_back(next);
-                    continue;
-                }
-                Err(SendError::Full) => Count::SinkFull,
-                Err(_) => Count::Dropped,
-            };
+            let Err(why) = host.give(now, route.flow, next) else { continue };
             refused += 1;
             for sink in route.sinks.iter().filter(|s| is_for(s)) {
                 if let Some(account) = host.accounts[sink.account].as_mut() {

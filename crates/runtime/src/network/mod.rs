@@ -12,6 +12,7 @@
 //! | `host` | one other host: its path, the flows to and from it |
 //! | `domain` | one domain: pairs with sessions, segments, counters |
 //! | `intake` | links from local sources: what is under way to other hosts |
+//! | `egress` | what goes first |
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `directory` | who has which sinks |
 
@@ -19,6 +20,7 @@ mod account;
 mod control;
 mod directory;
 mod domain;
+mod egress;
 mod events;
 mod host;
 mod hub;
@@ -74,6 +76,9 @@ pub enum NetworkError {
     /// Memory or descriptors.
     #[error(transparent)]
     Memory(#[from] insane_shm::ShmError),
+    /// The scheduler.
+    #[error("network.scheduler: {0}")]
+    Scheduler(#[from] insane_traffic::SpecError),
     /// The operating system refused something.
     #[error("network: {0}")]
     System(#[from] std::io::Error),

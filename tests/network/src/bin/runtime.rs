@@ -6,6 +6,9 @@ use insane_runtime::server::Server;
 use std::io::Read;
 
 fn main() {
+    if let Ok(filter) = std::env::var("LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    }
     let path = std::env::args().nth(1).expect("the configuration file");
     let text = std::fs::read_to_string(&path).expect("it can be read");
     let server = Server::start(Config::parse(&text).expect("it is valid")).expect("the runtime starts");
