@@ -178,3 +178,19 @@ fn with_strict_priority_everything_arrives_and_each_source_is_in_order() {
         assert_eq!(own, (0..count).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn the_largest_messages_cross() {
+    let _watchdog = Watchdog::start("largest", TEST);
+    let hosts = hosts(2, |_, _| ());
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("large").unwrap();
+    let source = a.stream(reliable()).unwrap().source("large").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for len in [128usize << 20, 7, (20 << 20) + 5] {
+        let payload: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251 + len) as u8).collect();
+        source.send(&payload).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len} bytes: {e}"));
+        assert!(message.to_vec() == payload, "{len} bytes differ");
+    }
+}

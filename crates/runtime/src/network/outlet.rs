@@ -13,6 +13,9 @@ use rustix::fd::OwnedFd;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+/// So many sinks of one source are looked through for closed ones.
+const MANY_TAPS: usize = 256;
+
 /// The size of a new segment, in bytes, for messages that are smaller.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
@@ -235,6 +238,11 @@ impl Remote {
     }
 
     pub(crate) fn add_tap(&mut self, sink: SinkId, outlet: usize) {
+        // Those that are closed and have had their last word, once there are many.
+        if self.taps.len() >= MANY_TAPS {
+            let over = |t: &Tap| t.state == TapState::Closed && t.finished >= t.given && t.report == t.told;
+            self.taps.retain(|t| !over(t));
+        }
         let report = Report { epoch: self.epoch.to_bytes(), sink: sink.to_bytes(), ..Report::default() };
         self.taps.push(Tap {
             sink,

@@ -22,6 +22,9 @@ use std::time::Duration;
 /// The most sources that one host may have here.
 const MAX_REMOTES: usize = 4096;
 
+/// The most pairs of a local source and a sink of one host.
+const MAX_READY: usize = 1 << 20;
+
 impl Hub {
     /// The connection to a host stands: everything is said anew.
     pub(crate) fn connected(&mut self, host: usize) {
@@ -136,7 +139,7 @@ impl Hub {
                 let words: Vec<_> = attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink }).collect();
                 words.into_iter().for_each(|w| self.hosts[host].say(Body::Ready(w), &mut self.underway));
                 self.try_accept(host, epoch);
-            } else if remote.host == host {
+            } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
                 self.hosts[host].postponed.push(about.clone());
             }
@@ -179,11 +182,12 @@ impl Hub {
     fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId) {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
-        one.ready.insert((epoch, sink));
         // One that is gone was taken from its source's session already, which is not to hear of it again.
-        if !self.sinks.contains_key(&sink) {
+        if self.sinks.get(&sink).is_none_or(|s| s.host != host) || one.ready.len() >= MAX_READY {
+            one.stray += 1;
             return;
         }
+        one.ready.insert((epoch, sink));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
         let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
