@@ -12,7 +12,8 @@ use std::process::ExitCode;
 const EXIT_CODES: &str = "Exit codes: 0 done, or told to stop; 1 it could not serve; 2 called in a way that cannot be, or with a \
                           configuration that is wrong. A failure is one line on standard error.";
 
-/// The runtime of INSANE on this host. Applications connect to its Unix socket; it opens no network port.
+/// The runtime of INSANE on this host. Applications connect to its Unix socket; it opens no network port without a
+/// `[network]` section.
 #[derive(Debug, Parser)]
 #[command(name = "insaned", version, after_help = EXIT_CODES)]
 struct Arguments {

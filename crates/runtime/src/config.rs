@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// The shipped file: every key, documented, at its default.
@@ -20,8 +21,95 @@ pub struct Config {
     pub memory: Memory,
     /// `[wait]`
     pub wait: Wait,
+    /// `[network]`; without it the runtime serves its host alone and opens no port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// `[domains.<name>]`
     pub domains: BTreeMap<String, Domain>,
+}
+
+/// `[network]`: other hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// The address and port of the UDP datapath.
+    pub listen: SocketAddr,
+    /// The only interface that it uses; empty for what the kernel's routes say.
+    pub interface: String,
+    /// The addresses of the other runtimes.
+    pub peers: Vec<SocketAddr>,
+    /// What goes first when not everything can go at once.
+    pub scheduler: Scheduler,
+    /// How long the network thread looks again and again before it sleeps, in microseconds.
+    pub spin_us: u64,
+    /// A peer is lost when nothing has come from it for so long, in milliseconds.
+    pub silence_ms: u64,
+    /// How long the sinks of reliable streams outlive the loss of their host, in milliseconds.
+    pub patience_ms: u64,
+    /// Whether nobody else uses the links to the peers: no congestion response and no pacing.
+    pub dedicated: bool,
+    /// What arrived and was not consumed yet may take so much memory per domain, in MiB.
+    pub memory_mib: u64,
+}
+
+/// What goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// First in, first out: nothing is queued that can be sent.
+    #[default]
+    Fifo,
+    /// Messages of a higher priority go first.
+    Strict,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
+            interface: String::new(),
+            peers: Vec::new(),
+            scheduler: Scheduler::Fifo,
+            spin_us: 20,
+            silence_ms: 1750,
+            patience_ms: 10_000,
+            dedicated: false,
+            memory_mib: 256,
+        }
+    }
+}
+
+impl Network {
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
+            Err(ConfigError::Value { key: format!("network.{key}"), value: value.to_string(), takes })
+        };
+        if self.listen.ip().is_unspecified() || self.listen.ip().is_multicast() {
+            return refuse("listen", &self.listen, "the address of one interface, so that nothing is sent on another");
+        }
+        for peer in &self.peers {
+            if peer.is_ipv4() != self.listen.is_ipv4() || peer.port() == 0 || *peer == self.listen {
+                return refuse("peers", peer, "addresses of other runtimes, of the same family as network.listen");
+            }
+        }
+        if self.peers.len() > 256 {
+            return refuse("peers", &self.peers.len(), "at most 256 addresses");
+        }
+        if self.interface.len() > 15 {
+            return refuse("interface", &self.interface, "an interface's name, at most 15 bytes");
+        }
+        for (key, value, range, takes) in [
+            ("spin_us", self.spin_us, 0..=1_000_000, "0 to 1000000 microseconds"),
+            ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
+            ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),
+            ("memory_mib", self.memory_mib, 1..=65_536, "1 to 65536 MiB"),
+        ] {
+            if !range.contains(&value) {
+                return refuse(key, &value, takes);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `[runtime]`: the process itself.
@@ -237,6 +325,9 @@ impl Config {
         if !(1..=128).contains(&q.message_mib) {
             return refuse("quota.message_mib", &q.message_mib, "1 to 128 MiB");
         }
+        if let Some(network) = &self.network {
+            network.check()?;
+        }
         for name in self.domains.keys() {
             if !insane_wire::id::valid_name(name) {
                 return refuse("domains", name, "names of 1 to 255 bytes without control characters");
@@ -303,6 +394,8 @@ pub fn known_keys() -> Vec<String> {
         keys.extend(value.as_table().into_iter().flat_map(|t| t.keys().cloned()));
     }
     keys.extend(domain.keys().cloned());
+    keys.push("network".to_owned());
+    keys.extend(toml::Table::try_from(Network::default()).unwrap_or_default().keys().cloned());
     keys
 }
 
@@ -358,5 +451,31 @@ mod tests {
             assert!(Config::parse(bad).unwrap_err().to_string().contains(key), "{bad}");
         }
         assert_eq!(Config::parse(&Config::default().to_toml()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_network_is_off_by_default_and_its_keys_are_checked() {
+        assert_eq!(Config::default().network, None);
+        let uncommented: String = DEFAULT_FILE
+            .lines()
+            .skip_while(|l| *l != "# [network]")
+            .take_while(|l| !l.is_empty())
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.starts_with('[') || l.contains(" = "))
+            .fold(String::new(), |text, line| text + line + "\n");
+        let config = Config::parse(&uncommented).unwrap();
+        assert_eq!(config.network, Some(Network::default()), "the shipped file shows the defaults");
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+        for (bad, key) in [
+            ("listen = \"0.0.0.0:7400\"", "network.listen"),
+            ("listen = \"127.0.0.1:1\"\npeers = [\"[::1]:1\"]", "network.peers"),
+            ("listen = \"127.0.0.1:1\"\npeers = [\"127.0.0.1:1\"]", "network.peers"),
+            ("silence_ms = 5", "network.silence_ms"),
+            ("scheduler = \"fair\"", "fair"),
+            ("lisen = \"127.0.0.1:1\"", "did you mean `listen`"),
+        ] {
+            let error = Config::parse(&format!("[network]\n{bad}")).unwrap_err().to_string();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
     }
 }

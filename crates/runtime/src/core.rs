@@ -8,6 +8,7 @@ use crate::policy;
 use insane_wire::PROTOCOL;
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::error::Code;
+use insane_wire::host;
 use insane_wire::id::{Epoch, PairToken, SessionId, SinkId, channel_id, valid_name};
 use insane_wire::qos::{EffectiveQos, Qos};
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +36,10 @@ pub enum Action {
     Pair(Conn, ToClient, Conn, ToClient),
     /// Close a connection once what was sent to it before is on its way.
     Close(Conn),
+    /// A session of this host has a sink: other hosts are to know.
+    Announce(host::Announce),
+    /// It is closed.
+    Withdraw(SinkId),
 }
 
 /// A session as reports show it.
@@ -55,6 +60,8 @@ pub struct Session {
     sources: BTreeMap<Epoch, (String, u64)>,
     sinks: BTreeMap<SinkId, (String, u64)>,
     claims: HashMap<SessionId, PairToken>,
+    /// Whether it is the runtime's own, for the sources and sinks of other hosts.
+    pub(crate) network: bool,
 }
 
 impl Session {
@@ -160,7 +167,7 @@ impl Core {
     /// Whether some session has a sink.
     #[must_use]
     pub fn has_sinks(&self) -> bool {
-        self.sessions.values().any(|s| !s.sinks.is_empty())
+        self.sessions.values().any(|s| !s.network && !s.sinks.is_empty())
     }
 
     /// The configuration in force.
@@ -259,8 +266,10 @@ impl Core {
         if self.sessions.values().any(|s| s.id == id) {
             return refusal(Code::IdentityTaken, format!("session {id:?}"));
         }
-        let of_user = self.sessions.values().filter(|s| s.credentials.uid == credentials.uid).count();
-        if self.sessions.len() >= quota.sessions as usize || of_user >= quota.sessions_per_user as usize {
+        let of_user = self.sessions.values().filter(|s| !s.network && s.credentials.uid == credentials.uid).count();
+        if self.sessions.values().filter(|s| !s.network).count() >= quota.sessions as usize
+            || of_user >= quota.sessions_per_user as usize
+        {
             let text =
                 format!("quota.sessions = {}, quota.sessions_per_user = {}", quota.sessions, quota.sessions_per_user);
             return refusal(Code::QuotaExceeded, text);
@@ -280,6 +289,7 @@ impl Core {
             sources: BTreeMap::new(),
             sinks: BTreeMap::new(),
             claims: claims.take(quota.sessions as usize).collect(),
+            network: false,
         };
         let domain = session.domain.clone();
         self.sessions.insert(conn, session);
@@ -326,7 +336,7 @@ impl Core {
         let number = if let Some((number, _)) = session.streams.iter().find(|(_, n)| **n == name) {
             *number
         } else {
-            if session.streams.len() >= limit {
+            if session.streams.len() >= limit && !session.network {
                 return refusal(Code::QuotaExceeded, format!("quota.streams_per_session = {limit}"));
             }
             let number = session.next_stream;
@@ -349,7 +359,7 @@ impl Core {
         let limit = self.config.quota.endpoints_per_session as usize;
         let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
         let name = session.streams.get(&stream).ok_or((Code::NotFound, format!("stream number {stream}")))?;
-        if session.endpoints() >= limit {
+        if session.endpoints() >= limit && !session.network {
             return refusal(Code::QuotaExceeded, format!("quota.endpoints_per_session = {limit}"));
         }
         let key = (session.domain.clone(), name.clone());
@@ -425,6 +435,10 @@ impl Core {
             return refusal(Code::NotFound, "the stream");
         };
         channel.sinks.insert(sink, (conn, open.observer));
+        self.announce(conn, sink);
+        let Some(channel) = self.streams.get(&key).and_then(|s| s.channels.get(&id)) else {
+            return refusal(Code::NotFound, "the stream");
+        };
         let sources: Vec<_> = channel.sources.iter().map(|(e, c)| (*e, *c)).collect();
         for source in &sources {
             self.match_flow(&key.1, id, *source, (sink, conn), open.observer);
@@ -434,6 +448,10 @@ impl Core {
     }
 
     fn match_flow(&mut self, stream: &str, channel: u64, source: (Epoch, Conn), sink: (SinkId, Conn), observer: bool) {
+        // What comes from one host is not sent on to another.
+        if [source.1, sink.1].iter().all(|c| self.is_network(*c)) {
+            return;
+        }
         self.ensure_pair(source.1, sink.1);
         self.tally.flows_matched += 1;
         for (to, peer, producer) in [(source.1, sink.1, true), (sink.1, source.1, false)] {
@@ -468,6 +486,7 @@ impl Core {
         let trust = self.config.domains().get(&one.domain).map_or(Trust::None, |d| d.trust);
         let trusted = match trust {
             Trust::None => false,
+            Trust::SameUser if one.network || two.network => true,
             Trust::SameUser => one.credentials.uid == two.credentials.uid,
             Trust::All => true,
         };
@@ -527,6 +546,9 @@ impl Core {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Some((stream, id)) = session.sinks.remove(&sink) else { return };
         let key = (session.domain.clone(), stream);
+        if !session.network {
+            self.actions.push(Action::Withdraw(sink));
+        }
         let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else { return };
         channel.sinks.remove(&sink);
         let ends: Vec<_> = channel.sources.iter().map(|(e, c)| ((*e, *c), (sink, conn))).collect();
@@ -562,6 +584,61 @@ impl Core {
         if let Some(session) = self.sessions.remove(&conn) {
             self.pairs.retain(|(a, b), _| *a != session.id && *b != session.id);
         }
+    }
+
+    /// Adds the runtime's own session of a domain, by which the sources and sinks of other hosts take part.
+    pub fn attach(&mut self, conn: Conn, domain: &str, credentials: Credentials) -> SessionId {
+        let id = SessionId::random();
+        let session = Session {
+            id,
+            app: "network".into(),
+            library: concat!("insaned/", env!("CARGO_PKG_VERSION")).into(),
+            domain: domain.to_owned(),
+            credentials,
+            streams: BTreeMap::new(),
+            next_stream: 1,
+            sources: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            claims: HashMap::new(),
+            network: true,
+        };
+        self.sessions.insert(conn, session);
+        id
+    }
+
+    /// Whether a connection is the runtime's own.
+    #[must_use]
+    pub fn is_network(&self, conn: Conn) -> bool {
+        self.sessions.get(&conn).is_some_and(|s| s.network)
+    }
+
+    /// Tells a session what a stream gets towards another host.
+    pub fn effective(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
+        let found = self.sessions.iter().find(|(_, s)| s.id == session);
+        let number = found.and_then(|(c, s)| Some((*c, s.streams.iter().find(|(_, n)| *n == stream)?.0)));
+        if let Some((conn, number)) = number {
+            let changed = control::QosChanged { stream: *number, effective: Some(effective) };
+            self.send(conn, 0, to_client::Body::QosChanged(changed));
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// What other hosts are to know of a sink.
+    fn announce(&mut self, conn: Conn, sink: SinkId) {
+        let Some(session) = self.sessions.get(&conn).filter(|s| !s.network) else { return };
+        let Some((stream, id)) = session.sinks.get(&sink) else { return };
+        let found = self.streams.get(&(session.domain.clone(), stream.clone()));
+        let Some((stream_is, channel)) = found.and_then(|s| Some((s, s.channels.get(id)?))) else { return };
+        let announce = host::Announce {
+            domain: session.domain.clone(),
+            stream: stream.clone(),
+            qos: Some(stream_is.qos),
+            channel: *id,
+            name: channel.name.clone(),
+            sink: sink.to_bytes(),
+            observer: channel.sinks.get(&sink).is_some_and(|(_, observer)| *observer),
+        };
+        self.actions.push(Action::Announce(announce));
     }
 
     /// A connection has ended without a goodbye, or never said hello.

@@ -1,8 +1,10 @@
 //! The runtime of INSANE on one host: it takes sessions in, keeps domains, streams, channels, sources and sinks, and
-//! introduces every source's session to every sink's. It is not on the path of local data.
+//! introduces every source's session to every sink's. It is not on the path of local data; what goes to other hosts and comes
+//! from them is the network thread's.
 //!
-//! Purpose: the session server. Non-purpose: no payload passes through it here, and it opens no network socket. Layer: above
-//! `insane-shm` and `insane-wire`, below the daemon `insaned`.
+//! Purpose: the session server and the network side. Non-purpose: what is in frames (`insane-wire`), what is sent again
+//! (`insane-transport`), how frames get to other hosts (`insane-datapath`). Without a `[network]` section no network socket is
+//! opened. Layer: above all of these, below the daemon `insaned`.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -10,6 +12,7 @@
 //! | [`core`] | the state machine, without input or output |
 //! | [`policy`] | requested QoS to effective QoS, as a table |
 //! | [`server`] | sockets, credentials, descriptors around the core |
+//! | [`network`] | channels to other hosts: one thread, if the configuration has a `[network]` section |
 //! | [`doctor`] | what this host can do, and what is odd |
 //!
 //! ```no_run
@@ -26,5 +29,6 @@ pub mod config;
 pub mod core;
 pub mod doctor;
 pub mod knob;
+pub mod network;
 pub mod policy;
 pub mod server;

@@ -1,7 +1,7 @@
 //! Requested QoS to effective QoS, as a declared table (architecture §5; INSANE paper §5.2). On one host all data crosses
-//! shared memory, so the table has one row; the network adds others.
+//! shared memory, so the table has one row; towards other hosts it goes over kernel UDP, the one datapath that there is so far.
 
-use insane_wire::qos::{EffectiveQos, Qos, Timing};
+use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Timing};
 
 /// The name of this host's ceiling among the peers of a stream.
 pub const LOCAL: &str = "local";
@@ -22,9 +22,32 @@ pub fn local(requested: Qos) -> EffectiveQos {
     EffectiveQos { qos: Some(served), datapath: "shm".into(), transport: "shm".into(), peer: LOCAL.into(), reasons }
 }
 
+/// What a stream of this QoS gets towards another host, over kernel UDP: the one datapath that there is so far.
+#[must_use]
+pub fn network(requested: Qos, host: &str) -> EffectiveQos {
+    let mut served = requested;
+    let mut reasons = Vec::new();
+    if requested.acceleration() == Acceleration::Preferred {
+        served.set_acceleration(Acceleration::None);
+        reasons.push(format!("acceleration=preferred: this host and {host} have no accelerated datapath in common"));
+    }
+    if requested.timing() == Timing::Sensitive {
+        served.set_timing(Timing::BestEffort);
+        reasons.push("timing=sensitive: kernel UDP has no time-aware gate, messages go as soon as they can".to_owned());
+    }
+    let transport = if requested.reliability() == Reliability::Reliable { "reliable" } else { "datagram" };
+    EffectiveQos {
+        qos: Some(served),
+        datapath: "udp".into(),
+        transport: transport.into(),
+        peer: host.to_owned(),
+        reasons,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::local;
+    use super::{local, network};
     use insane_wire::qos::{Acceleration, Qos, Reliability, Resources, Timing};
 
     #[test]
@@ -41,6 +64,11 @@ mod tests {
             // A downgrade has a reason, and nothing else has one.
             assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?}");
             assert_eq!(served.reliability(), qos.reliability());
+            let effective = network(qos, "there");
+            assert_eq!((effective.datapath.as_str(), effective.peer.as_str()), ("udp", "there"));
+            let served = effective.qos.unwrap();
+            assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?}");
+            assert_eq!(effective.transport == "reliable", served.reliability() == Reliability::Reliable);
         }
     }
 }

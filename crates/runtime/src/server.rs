@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
+use crate::network::{Network, NetworkError, ToNetwork};
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::map_peer;
 use insane_shm::socket::{Received, pair, receive, send};
@@ -25,7 +26,8 @@ use std::time::{Duration, Instant};
 
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
-const FIRST: u64 = 2;
+const NETWORK: u64 = 2;
+const FIRST: u64 = 3;
 
 /// How many messages of one connection are taken before the others have their turn.
 const BURST: usize = 64;
@@ -52,6 +54,9 @@ pub enum StartError {
         /// The socket.
         path: PathBuf,
     },
+    /// The network side could not start.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The operating system refused something.
     #[error("{what} {path}: {source}")]
     System {
@@ -96,6 +101,7 @@ struct Shell {
     history: VecDeque<CellCounts>,
     closed_slow: u64,
     knob: Knob,
+    network: Option<Network>,
 }
 
 /// Where the server listens when the configuration does not say.
@@ -121,6 +127,18 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_over(config, |udp| Box::new(udp))
+    }
+
+    /// As [`Self::start`], with something put over the datapath that was opened, such as `insane_datapath::fault`. Not called
+    /// without a `[network]` section.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_over(
+        config: Config,
+        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let path =
             if config.runtime.socket.as_os_str().is_empty() { default_socket() } else { config.runtime.socket.clone() };
@@ -139,17 +157,24 @@ impl Server {
         }
         let host = host_name(&config);
         let knob = Knob::new(config.wait.cpu_latency_knob);
+        let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
+        let network = Network::start(&config, &mut core, &host, &mut next, over)?;
+        if let Some(network) = &network {
+            epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
+                .map_err(system("epoll for"))?;
+        }
         let shell = Shell {
-            core: Core::new(config, host),
+            core,
             epoll,
             listener,
             stop: stop.clone(),
             connections: BTreeMap::new(),
-            next: FIRST,
+            next,
             started: Instant::now(),
             history: VecDeque::new(),
             closed_slow: 0,
             knob,
+            network,
         };
         tracing::info!(socket = %path.display(), "serving");
         let thread = std::thread::Builder::new()
@@ -258,6 +283,7 @@ impl Shell {
             for data in ready {
                 match data {
                     LISTENER => self.accept(),
+                    NETWORK => self.serve_network(),
                     conn => {
                         self.flush(conn);
                         self.read(conn);
@@ -270,7 +296,15 @@ impl Shell {
         self.stop_all();
     }
 
+    fn serve_network(&mut self) {
+        let actions = self.network.as_ref().map(|n| n.serve(&mut self.core)).unwrap_or_default();
+        actions.into_iter().for_each(|action| self.act(action));
+    }
+
     fn stop_all(&mut self) {
+        if let Some(network) = &mut self.network {
+            network.stop();
+        }
         let _ = &self.stop;
         tracing::info!(sessions = self.core.sessions.len(), "stopping");
         let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
@@ -412,12 +446,12 @@ impl Shell {
                 if matches!(&message.body, Some(to_client::Body::FlowAdded(f)) if !f.producer) {
                     reach(Step::Match);
                 }
-                self.queue(conn, encode(&message), None);
+                self.give(conn, message, None);
             }
             Action::Pair(a, to_a, b, to_b) => match pair() {
                 Ok((one, two)) => {
-                    self.queue(a, encode(&to_a), Some(one));
-                    self.queue(b, encode(&to_b), Some(two));
+                    self.give(a, to_a, Some(one));
+                    self.give(b, to_b, Some(two));
                 }
                 Err(e) => tracing::error!(error = %e, "no socket pair for two sessions"),
             },
@@ -427,6 +461,23 @@ impl Shell {
                 }
                 self.flush(conn);
             }
+            Action::Announce(sink) => self.tell_network(ToNetwork::Announce(sink)),
+            Action::Withdraw(sink) => self.tell_network(ToNetwork::Withdraw(sink)),
+        }
+    }
+
+    fn tell_network(&self, message: ToNetwork) {
+        if let Some(network) = &self.network {
+            network.tell(message);
+        }
+    }
+
+    /// Gives a message to a session, which may be the network's.
+    fn give(&mut self, conn: Conn, message: ToClient, fd: Option<OwnedFd>) {
+        if self.core.is_network(conn) {
+            self.tell_network(ToNetwork::Message(conn, message, fd));
+        } else {
+            self.queue(conn, encode(&message), fd);
         }
     }
 
@@ -520,6 +571,7 @@ impl Shell {
                     "pid": s.credentials.pid, "uid": s.credentials.uid,
                     "streams": s.streams(), "endpoints": s.endpoints(),
                     "counters": self.connections.get(conn).and_then(|c| c.counters.as_ref())
+                        .or_else(|| self.network.as_ref().and_then(|n| n.counters(*conn)))
                         .map(|c| c.live().iter().map(cell).collect::<Vec<_>>()).unwrap_or_default(),
                 })
             })
@@ -546,6 +598,7 @@ impl Shell {
         json!({
             "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
             "sessions": sessions, "streams": streams, "ended": history, "counters": self.core.tally,
+            "network": all.then(|| self.network.as_ref().map(Network::report)).flatten(),
             "closed_slow": self.closed_slow, "cpu_latency_knob": self.knob.text(),
         })
     }

@@ -97,8 +97,17 @@ impl Count {
     }
 }
 
-/// The counts that end a message at the sink's end of a flow.
-pub const FINAL_AT_SINK: [Count; 4] = [Count::Delivered, Count::Expired, Count::SinkClosed, Count::Invalid];
+/// The counts that end a message at the sink's end of a flow. The last three are used only where the sink is on another host and
+/// the cell is the runtime's: its link there was full, it was lost with its host, or it was lost on the network.
+pub const FINAL_AT_SINK: [Count; 7] = [
+    Count::Delivered,
+    Count::Expired,
+    Count::SinkClosed,
+    Count::Invalid,
+    Count::SinkFull,
+    Count::Unconfirmed,
+    Count::Dropped,
+];
 
 /// Which end of a flow a cell counts, or that it is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -149,6 +149,17 @@ impl SegmentView {
         // SAFETY: INV-SEG-1; checked above.
         Some(unsafe { self.mapping.base().add(at) })
     }
+
+    /// Appends `length` bytes of a slot to `out`, each read once. `false`, and nothing appended, if they are not there.
+    #[must_use]
+    pub fn append(&self, slot: u32, offset: u32, length: u32, out: &mut Vec<u8>) -> bool {
+        let Some(from) = self.locate(slot, offset, length) else { return false };
+        let at = out.len();
+        out.resize(at + length as usize, 0);
+        // SAFETY: `locate` has checked that `length` bytes are mapped there, and the view keeps them mapped.
+        unsafe { copy_out(from, &mut out[at..]) };
+        true
+    }
 }
 
 /// Copies bytes out of memory that another process may be writing to. Each byte is read once, so that what lands in `to` is

@@ -155,6 +155,38 @@ impl Slab {
         true
     }
 
+    /// `len` bytes of a slot from byte `at` on, to be written by this process. `None` if they are not there, or the slot is free.
+    ///
+    /// Peers may read them meanwhile, and nobody else writes: a slab whose owner uses this gives the addresses of its slots to
+    /// no other thread.
+    #[must_use]
+    pub fn bytes_mut(&mut self, id: SlotId, at: u32, len: u32) -> Option<&mut [u8]> {
+        let segment = self.segments.get(usize::from(id.segment))?;
+        let there = u64::from(at) + u64::from(len) <= segment.geometry().stride;
+        if !there || id.slot >= segment.geometry().slots || self.holds_on(id) == 0 {
+            return None;
+        }
+        // SAFETY: INV-SEG-1; the place was checked to lie in its slot.
+        let base = unsafe { segment.slot(id.slot).add(at as usize) };
+        // SAFETY: INV-SEG-2: only the owner writes, and `&mut self` is the owner's only way in; peers map it read-only. The
+        // segment lives as long as the slab.
+        Some(unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len as usize) })
+    }
+
+    /// `len` bytes of a slot from byte `at` on, as this process wrote them. `None` if they are not there, or the slot is free.
+    #[must_use]
+    pub fn written(&self, id: SlotId, at: u32, len: u32) -> Option<&[u8]> {
+        let segment = self.segments.get(usize::from(id.segment))?;
+        let there = u64::from(at) + u64::from(len) <= segment.geometry().stride;
+        if !there || id.slot >= segment.geometry().slots || self.holds_on(id) == 0 {
+            return None;
+        }
+        // SAFETY: INV-SEG-1; the place was checked to lie in its slot.
+        let base = unsafe { segment.slot(id.slot).add(at as usize) };
+        // SAFETY: as in `bytes_mut`; `&self` keeps this process from writing meanwhile.
+        Some(unsafe { std::slice::from_raw_parts(base.as_ptr(), len as usize) })
+    }
+
     /// How many slots are not free.
     #[must_use]
     pub fn in_use(&self) -> u64 {

@@ -72,9 +72,9 @@ impl Path {
         }
         let mut domain = None;
         self.add_control(&mut frame, &mut contents, &mut domain);
-        let mut gather = None;
+        let (mut gather, mut large) = (None, false);
         if data {
-            gather = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
+            (gather, large) = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
         }
         let heartbeat = now.saturating_sub(self.last_sent) >= self.config.heartbeat || self.probes > 0;
         if contents.is_empty() && gather.is_none() && domain.is_none() && heartbeat && frame.ping() {
@@ -93,7 +93,7 @@ impl Path {
         }
         self.register(now, len, eliciting, contents);
         let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
-        Some(Built { len, gather, may_pad: small && !self.config.checked })
+        Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
     fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
@@ -184,7 +184,8 @@ impl Path {
         }
     }
 
-    /// Adds messages of the flows in turn; says what is to be gathered behind the frame.
+    /// Adds messages of the flows in turn; says what is to be gathered behind the frame, and whether it has a part from deep
+    /// in a large message.
     fn add_data(
         &mut self,
         now: Duration,
@@ -192,7 +193,8 @@ impl Path {
         contents: &mut Vec<Content>,
         domain: &mut Option<u32>,
         payloads: &mut dyn Payloads,
-    ) -> Option<Gather> {
+    ) -> (Option<Gather>, bool) {
+        let mut large = false;
         let mut others = self.round.len();
         // A check is over the whole frame, so the whole frame must be at hand.
         let copy_bytes = if self.config.checked { u32::MAX } else { self.config.copy_bytes };
@@ -225,6 +227,7 @@ impl Path {
                 self.round.rotate_left(1);
                 break;
             };
+            large |= next.span.offset >= PAD_BELOW;
             *domain = Some(out.spec.domain);
             frame.set_domain(out.spec.domain);
             if out.spec.reliable {
@@ -240,10 +243,10 @@ impl Path {
             }
             if gather.is_some() {
                 self.round.rotate_left(1);
-                return gather;
+                return (gather, large);
             }
         }
-        None
+        (None, large)
     }
 
     /// Does what is due. Called by [`Path::transmit`] too.

@@ -8,7 +8,7 @@
 //! Layer: above nothing. Used by the runtime and by the client library.
 //!
 //! Main types: [`control::ToRuntime`] and [`control::ToClient`] (a session and its runtime), [`peer::ToPeer`] (two
-//! sessions that share links), [`qos::Qos`], [`id::Epoch`], [`error::Code`]; [`frame::parse`] and [`frame::FrameBuilder`] (what
+//! sessions that share links), [`host::ToHost`] (two runtimes), [`qos::Qos`], [`id::Epoch`], [`error::Code`]; [`frame::parse`] and [`frame::FrameBuilder`] (what
 //! runtimes send each other), [`fragment::Fragments`], [`reassembly::Reassembler`].
 //!
 //! ```
@@ -24,6 +24,7 @@ pub mod control;
 pub mod error;
 pub mod fragment;
 pub mod frame;
+pub mod host;
 pub mod id;
 pub mod peer;
 pub mod qos;

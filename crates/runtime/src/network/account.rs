@@ -1,0 +1,133 @@
+//! What became of the messages of one local source for one sink of another host, counted in a cell that the source's session
+//! reads. Each message that was given to the network ends in exactly one count.
+
+use insane_shm::counters::{CellState, CellWriter, Count, Counters};
+use insane_wire::host::Report;
+use insane_wire::id::{Epoch, SinkId};
+use std::collections::VecDeque;
+
+/// Cells of one domain's counter memory.
+pub(crate) const CELLS: u32 = 16_384;
+
+/// The cells of one domain. Ended ones are used again only when no other is left, so that they can be read for long.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    pub(crate) counters: Counters,
+    free: Vec<u32>,
+    ended: VecDeque<u32>,
+}
+
+impl Cells {
+    pub(crate) fn new(counters: Counters) -> Self {
+        let free = (0..counters.cells()).rev().collect();
+        Self { counters, free, ended: VecDeque::new() }
+    }
+
+    pub(crate) fn start(&mut self, epoch: Epoch, sink: SinkId) -> Option<CellWriter> {
+        let index = self.free.pop().or_else(|| self.ended.pop_front())?;
+        self.counters.start(index, CellState::Consuming, epoch.0, sink.0)
+    }
+
+    pub(crate) fn end(&mut self, index: u32) {
+        self.counters.end(index);
+        self.ended.push_back(index);
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) domain: usize,
+    pub(crate) sink: SinkId,
+    /// The link that its source is on, and the source's number there.
+    pub(crate) link: usize,
+    pub(crate) source: u32,
+    pub(crate) reliable: bool,
+    pub(crate) cell: CellWriter,
+    /// Messages that were meant for the sink.
+    given: u64,
+    /// Messages that have ended.
+    ended: u64,
+    heard: [u64; 6],
+    /// Nothing more will be given.
+    pub(crate) closing: bool,
+}
+
+impl Account {
+    pub(crate) fn new(
+        domain: usize,
+        sink: SinkId,
+        (link, source): (usize, u32),
+        reliable: bool,
+        cell: CellWriter,
+    ) -> Self {
+        Self { domain, sink, link, source, reliable, cell, given: 0, ended: 0, heard: [0; 6], closing: false }
+    }
+
+    /// One more message is under way to the sink.
+    pub(crate) fn give(&mut self) {
+        self.given += 1;
+    }
+
+    /// Messages of which it is not known what became of them.
+    pub(crate) fn pending(&self) -> u64 {
+        self.given - self.ended
+    }
+
+    /// Messages have ended; never more than are pending, whatever another host says.
+    pub(crate) fn end(&mut self, count: Count, messages: u64) {
+        let messages = messages.min(self.pending());
+        self.ended += messages;
+        self.cell.add(count, messages);
+    }
+
+    /// The sink's host says what became of messages there.
+    pub(crate) fn reported(&mut self, report: &Report) {
+        let said = [
+            (Count::Delivered, report.delivered),
+            (Count::Expired, report.expired),
+            (Count::SinkClosed, report.sink_closed),
+            (Count::Invalid, report.invalid),
+            (Count::SinkFull, report.sink_full),
+            (Count::Unconfirmed, report.unconfirmed),
+        ];
+        for (at, (count, total)) in said.into_iter().enumerate() {
+            let more = total.saturating_sub(self.heard[at]);
+            self.heard[at] = self.heard[at].max(total);
+            self.end(count, more);
+        }
+    }
+
+    /// The sink's host has begun anew: it counts from nothing.
+    pub(crate) fn forget_reports(&mut self) {
+        self.heard = [0; 6];
+    }
+
+    /// Whether nothing more will come of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closing && self.pending() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insane_shm::memory::Heap;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_message_ends_once_whatever_is_reported() {
+        let counters = Counters::create(Arc::new(Heap::new(insane_shm::counters::bytes(4))), 4).unwrap();
+        let mut cells = Cells::new(counters.clone());
+        let mut account = Account::new(0, SinkId(2), (0, 0), false, cells.start(Epoch(1), SinkId(2)).unwrap());
+        (0..10).for_each(|_| account.give());
+        account.end(Count::Dropped, 3);
+        account.reported(&Report { delivered: 4, sink_full: 1, ..Report::default() });
+        account.reported(&Report { delivered: 4, sink_full: 1, ..Report::default() });
+        assert_eq!(account.pending(), 2);
+        account.reported(&Report { delivered: 1000, sink_full: 1000, ..Report::default() });
+        assert_eq!((account.pending(), counters.finished(0)), (0, 10));
+        let cell = counters.get(0).unwrap();
+        assert_eq!((cell.get(Count::Delivered), cell.get(Count::SinkFull), cell.get(Count::Dropped)), (6, 1, 3));
+    }
+}

@@ -1,0 +1,236 @@
+//! Who has which sinks, across hosts. One trait, so that the network thread does not know how hosts find each other.
+
+use insane_wire::host::{self, to_host};
+use insane_wire::id::SinkId;
+use insane_wire::qos::Reliability;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The most sinks that one host may announce.
+const MAX_SINKS: usize = 65_536;
+
+/// What has changed on other hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Change {
+    /// A host has a sink.
+    Added {
+        /// Which host.
+        host: usize,
+        /// The sink.
+        sink: host::Announce,
+    },
+    /// It has it no more, or is gone.
+    Removed {
+        /// Which host.
+        host: usize,
+        /// The sink.
+        sink: SinkId,
+    },
+}
+
+/// A directory. Not shared between threads; nothing here waits.
+pub(crate) trait Directory: Send + std::fmt::Debug {
+    /// This host has a sink.
+    fn announce(&mut self, sink: &host::Announce);
+    /// It has it no more.
+    fn withdraw(&mut self, sink: SinkId);
+    /// The connection to a host stands; what is to be said over its control flow begins anew.
+    fn connected(&mut self, host: usize);
+    /// It is lost.
+    fn lost(&mut self, host: usize, now: Duration);
+    /// A host has said something over its control flow.
+    fn heard(&mut self, host: usize, body: &to_host::Body, now: Duration);
+    /// The next thing to be said to a host over its control flow.
+    fn outgoing(&mut self) -> Option<(usize, to_host::Body)>;
+    /// The next change.
+    fn change(&mut self) -> Option<Change>;
+    /// Does what is due, and says when it is to be called next.
+    fn on_time(&mut self, now: Duration) -> Option<Duration>;
+}
+
+#[derive(Debug)]
+struct Known {
+    announced: host::Announce,
+    /// Its host was lost; unless it is announced again it goes at that time.
+    goes: Option<Duration>,
+}
+
+/// The directory of configured hosts: each tells every other what it has, over the control flows.
+#[derive(Debug)]
+pub(crate) struct Static {
+    own: BTreeMap<SinkId, host::Announce>,
+    hosts: Vec<BTreeMap<SinkId, Known>>,
+    connected: Vec<bool>,
+    outgoing: VecDeque<(usize, to_host::Body)>,
+    changes: VecDeque<Change>,
+    patience: Duration,
+}
+
+impl Static {
+    /// A directory of so many other hosts. Sinks of reliable streams outlive the loss of their host for `patience`.
+    pub(crate) fn new(hosts: usize, patience: Duration) -> Self {
+        Self {
+            own: BTreeMap::new(),
+            hosts: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            connected: vec![false; hosts],
+            outgoing: VecDeque::new(),
+            changes: VecDeque::new(),
+            patience,
+        }
+    }
+
+    fn tell_all(&mut self, body: &to_host::Body) {
+        let connected = self.connected.iter().enumerate().filter(|(_, c)| **c);
+        self.outgoing.extend(connected.map(|(host, _)| (host, body.clone())));
+    }
+
+    fn remove(&mut self, host: usize, sink: SinkId) {
+        if self.hosts[host].remove(&sink).is_some() {
+            self.changes.push_back(Change::Removed { host, sink });
+        }
+    }
+
+    /// Ends what outlives no loss, and sets a time for the rest.
+    fn unsettle(&mut self, host: usize, now: Duration) {
+        let mut gone = Vec::new();
+        for (sink, known) in &mut self.hosts[host] {
+            if known.announced.qos.unwrap_or_default().reliability() == Reliability::Reliable {
+                known.goes.get_or_insert(now + self.patience);
+            } else {
+                gone.push(*sink);
+            }
+        }
+        gone.into_iter().for_each(|sink| self.remove(host, sink));
+    }
+}
+
+impl Directory for Static {
+    fn announce(&mut self, sink: &host::Announce) {
+        let Some(id) = SinkId::from_bytes(&sink.sink) else { return };
+        self.own.insert(id, sink.clone());
+        self.tell_all(&to_host::Body::Announce(sink.clone()));
+    }
+
+    fn withdraw(&mut self, sink: SinkId) {
+        if self.own.remove(&sink).is_some() {
+            self.tell_all(&to_host::Body::Withdraw(host::Withdraw { sink: sink.to_bytes() }));
+        }
+    }
+
+    fn connected(&mut self, host: usize) {
+        self.connected[host] = true;
+        self.outgoing.retain(|(h, _)| *h != host);
+        let all = self.own.values().cloned().map(to_host::Body::Announce);
+        self.outgoing.extend(all.map(|body| (host, body)));
+        self.outgoing.push_back((host, to_host::Body::Snapshot(host::Snapshot {})));
+    }
+
+    fn lost(&mut self, host: usize, now: Duration) {
+        self.connected[host] = false;
+        self.outgoing.retain(|(h, _)| *h != host);
+        self.unsettle(host, now);
+    }
+
+    fn heard(&mut self, host: usize, body: &to_host::Body, now: Duration) {
+        match body {
+            to_host::Body::Hello(_) => self.unsettle(host, now),
+            to_host::Body::Announce(announced) => {
+                let Some(sink) = SinkId::from_bytes(&announced.sink) else { return };
+                let elsewhere = self.own.contains_key(&sink)
+                    || self.hosts.iter().enumerate().any(|(h, known)| h != host && known.contains_key(&sink));
+                if elsewhere || self.hosts[host].len() >= MAX_SINKS {
+                    tracing::warn!(host, %sink, "announcement refused: the sink is another's, or there are too many");
+                    return;
+                }
+                if self.hosts[host].get(&sink).is_some_and(|k| k.announced != *announced) {
+                    self.remove(host, sink);
+                }
+                if let Some(known) = self.hosts[host].get_mut(&sink) {
+                    known.goes = None;
+                } else {
+                    self.hosts[host].insert(sink, Known { announced: announced.clone(), goes: None });
+                    self.changes.push_back(Change::Added { host, sink: announced.clone() });
+                }
+            }
+            to_host::Body::Withdraw(withdrawn) => {
+                if let Some(sink) = SinkId::from_bytes(&withdrawn.sink) {
+                    self.remove(host, sink);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn outgoing(&mut self) -> Option<(usize, to_host::Body)> {
+        self.outgoing.pop_front()
+    }
+
+    fn change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    fn on_time(&mut self, now: Duration) -> Option<Duration> {
+        for host in 0..self.hosts.len() {
+            let due: Vec<SinkId> =
+                self.hosts[host].iter().filter(|(_, k)| k.goes.is_some_and(|at| at <= now)).map(|(s, _)| *s).collect();
+            due.into_iter().for_each(|sink| self.remove(host, sink));
+        }
+        self.hosts.iter().flat_map(|h| h.values().filter_map(|k| k.goes)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insane_wire::qos::Qos;
+
+    fn announce(reliable: bool) -> host::Announce {
+        let mut qos = Qos::default();
+        if reliable {
+            qos.set_reliability(Reliability::Reliable);
+        }
+        let sink = SinkId::random().to_bytes();
+        host::Announce { stream: "s".into(), qos: Some(qos), channel: 3, sink, ..host::Announce::default() }
+    }
+
+    fn said(directory: &mut Static) -> Vec<(usize, to_host::Body)> {
+        std::iter::from_fn(|| directory.outgoing()).collect()
+    }
+
+    #[test]
+    fn a_host_that_connects_hears_of_all_sinks_and_then_of_changes() {
+        let mut directory = Static::new(2, Duration::ZERO);
+        let (one, two) = (announce(false), announce(false));
+        directory.announce(&one);
+        assert!(said(&mut directory).is_empty());
+        directory.connected(1);
+        let snapshot = to_host::Body::Snapshot(host::Snapshot {});
+        assert_eq!(said(&mut directory), [(1, to_host::Body::Announce(one.clone())), (1, snapshot)]);
+        directory.announce(&two);
+        directory.withdraw(SinkId::from_bytes(&one.sink).unwrap());
+        assert_eq!(said(&mut directory).len(), 2);
+    }
+
+    #[test]
+    fn best_effort_sinks_go_with_their_host_and_reliable_ones_after_a_while() {
+        let (mut directory, now) = (Static::new(2, Duration::from_secs(5)), Duration::from_secs(100));
+        let (plain, reliable) = (announce(false), announce(true));
+        for sink in [&plain, &reliable] {
+            directory.heard(0, &to_host::Body::Announce(sink.clone()), now);
+        }
+        // The same sink from elsewhere is nobody's.
+        directory.heard(1, &to_host::Body::Announce(plain.clone()), now);
+        assert_eq!(std::iter::from_fn(|| directory.change()).count(), 2);
+        directory.lost(0, now);
+        let removed =
+            |sink: &host::Announce| Change::Removed { host: 0, sink: SinkId::from_bytes(&sink.sink).unwrap() };
+        assert_eq!(directory.change(), Some(removed(&plain)));
+        assert_eq!(directory.change(), None);
+        assert_eq!(directory.on_time(now), Some(now + Duration::from_secs(5)));
+        directory.heard(0, &to_host::Body::Announce(reliable.clone()), now);
+        assert_eq!(directory.on_time(now + Duration::from_secs(6)), None);
+        directory.lost(0, now);
+        directory.on_time(now + Duration::from_secs(6));
+        assert_eq!(directory.change(), Some(removed(&reliable)));
+    }
+}

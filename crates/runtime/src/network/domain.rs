@@ -1,0 +1,543 @@
+//! One domain on the shared-memory side: the network's session in it, with its pairs to other sessions, speaking the peers'
+//! protocol at both ends: as the consumer of local sources and as the producer for local sinks. Everything that a session sends
+//! is checked; one that breaks the protocol loses its own pair and nothing else.
+
+use crate::config::Config;
+use crate::core::Conn;
+use crate::network::NetworkError;
+use crate::network::account::{CELLS, Cells};
+use crate::network::intake::{Intake, Source};
+use crate::network::outlet::{Outlet, Remote, TapState};
+use insane_shm::counters::{Counters, bytes as counter_bytes};
+use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
+use insane_shm::memory::{Backing, SharedMemory, map_peer};
+use insane_shm::ring::LAYOUT;
+use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::slab::Slab;
+use insane_shm::socket::{Received, pair as socket_pair, receive, send};
+use insane_wire::control::Flow;
+use insane_wire::frame::domain_id;
+use insane_wire::id::{Epoch, SessionId, SinkId};
+use insane_wire::peer::{self, ToPeer, to_peer::Body};
+use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Messages that wait for a session to read its socket; one that lets more pile up is given up.
+const MAX_UNSENT: usize = 4096;
+
+/// Why a session loses its pair.
+pub(crate) type Refusal = String;
+
+/// What the hub is to do.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// Something new to be woken by.
+    Watch(OwnedFd),
+    /// A local source wants a flow to a sink of another host: answer when it is attached.
+    Wanted { link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64 },
+    /// A source of another host is closed: the core is to forget it.
+    Closed(Epoch),
+    /// A local sink is attached to a remote source.
+    Attached { source: usize, sink: SinkId },
+}
+
+/// A socket to a session of this host.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: SessionId,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    outgoing: HashMap<u32, usize>,
+    incoming: HashMap<u32, usize>,
+    next_link: u32,
+    pub(crate) failed: Option<Refusal>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) conn: Conn,
+    pub(crate) name: String,
+    pub(crate) number: u32,
+    pub(crate) cells: Cells,
+    counter_memory: Arc<SharedMemory>,
+    pub(crate) pairs: Vec<Option<Pair>>,
+    pub(crate) intakes: Vec<Option<Intake>>,
+    pub(crate) outlets: Vec<Option<Outlet>>,
+    /// The sources of other hosts, by their number on the links to local sinks.
+    pub(crate) remotes: Vec<Option<Remote>>,
+    pub(crate) slab: Slab,
+    pub(crate) memory_limit: u64,
+    pub(crate) huge_pages: bool,
+    entries: u32,
+    streams: usize,
+    session_memory: u64,
+    generation: u32,
+    next_number: u32,
+    pub(crate) notes: Vec<Note>,
+}
+
+impl Pair {
+    pub(crate) fn send(&mut self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
+        let bytes = encode(&ToPeer { link, body: Some(body) });
+        if self.unsent.is_empty() {
+            match send(self.socket.as_fd(), &bytes, fds) {
+                Ok(false) => {}
+                // Its end is seen as such when it is read.
+                Ok(true) | Err(_) => return,
+            }
+        }
+        let kept: Result<Vec<OwnedFd>, _> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        match kept {
+            Ok(fds) if self.unsent.len() < MAX_UNSENT => self.unsent.push_back((bytes, fds)),
+            _ => self.failed = Some("it does not read its socket".into()),
+        }
+    }
+
+    /// Sends what waits; whether all went.
+    pub(crate) fn flush(&mut self) -> bool {
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match send(self.socket.as_fd(), bytes, &fds) {
+                Ok(true) | Err(_) => drop(self.unsent.pop_front()),
+                Ok(false) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// The first free place of a list.
+pub(crate) fn place<T>(list: &mut Vec<Option<T>>, value: T) -> usize {
+    if let Some(at) = list.iter().position(Option::is_none) {
+        list[at] = Some(value);
+        return at;
+    }
+    list.push(Some(value));
+    list.len() - 1
+}
+
+fn memory_error(e: insane_shm::ShmError) -> Refusal {
+    e.to_string()
+}
+
+impl Domain {
+    pub(crate) fn new(conn: Conn, name: String, config: &Config) -> Result<Self, NetworkError> {
+        let memory = Arc::new(SharedMemory::create("insane-counters", counter_bytes(CELLS), false, false)?);
+        let counters = Counters::create(memory.clone(), CELLS)?;
+        let network = config.network.clone().unwrap_or_default();
+        Ok(Self {
+            conn,
+            number: domain_id(&name),
+            name,
+            cells: Cells::new(counters),
+            counter_memory: memory,
+            pairs: Vec::new(),
+            intakes: Vec::new(),
+            outlets: Vec::new(),
+            remotes: Vec::new(),
+            slab: Slab::default(),
+            memory_limit: network.memory_mib << 20,
+            huge_pages: config.memory.huge_pages,
+            entries: config.quota.link_entries,
+            streams: config.quota.streams_per_session as usize,
+            session_memory: config.quota.memory_mib_per_session << 20,
+            generation: 0,
+            next_number: 0,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Whether local sinks have messages that they have not counted.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.remotes.iter().flatten().any(Remote::is_awaited) || self.outlets.iter().flatten().any(Outlet::is_behind)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.cells.counters.clone()
+    }
+
+    /// Takes a new pair from the core.
+    pub(crate) fn add_pair(&mut self, pair: &insane_wire::control::Pair, fd: OwnedFd) -> Option<usize> {
+        let peer = SessionId::from_bytes(&pair.peer)?;
+        let new = Pair {
+            socket: fd,
+            peer,
+            unsent: VecDeque::new(),
+            outgoing: HashMap::new(),
+            incoming: HashMap::new(),
+            next_link: 1,
+            failed: None,
+        };
+        Some(place(&mut self.pairs, new))
+    }
+
+    /// Takes what a session has said. `Err`: the pair is to be ended.
+    pub(crate) fn read_pair(&mut self, at: usize) -> Result<(), Refusal> {
+        for _ in 0..256 {
+            let Some(pair) = self.pairs.get_mut(at).and_then(Option::as_mut) else { return Ok(()) };
+            match receive(pair.socket.as_fd(), MAX_CONTROL_BYTES) {
+                Ok(Received::Message(bytes, fds)) => {
+                    let message = decode::<ToPeer>(&bytes).map_err(|e| e.to_string())?;
+                    self.take(at, message.link, message.body, fds)?;
+                }
+                Ok(Received::Nothing) => return Ok(()),
+                Ok(Received::End) | Err(_) => return Err(String::new()),
+                Ok(Received::Overlong) => return Err("it sent an overlong message".into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, at: usize, link: u32, body: Option<Body>, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        match body {
+            Some(Body::LinkOffer(offer)) => self.offered(at, link, &offer, &fds),
+            Some(Body::LinkAccept(accept)) => self.accepted(at, link, &accept, &fds),
+            Some(Body::LinkRefuse(_)) => {
+                let outlet = self.pairs[at].as_mut().and_then(|p| p.outgoing.remove(&link));
+                if let Some(outlet) = outlet {
+                    self.outlets[outlet] = None;
+                }
+                Ok(())
+            }
+            Some(Body::SegmentAdd(segment)) => self.segment_added(at, link, &segment, &fds),
+            Some(Body::SegmentAck(segment)) => self.segment_acked(at, link, segment.segment),
+            Some(Body::FlowOpen(flow)) => {
+                let link = self.intake_of(at, link)?;
+                let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink));
+                let (Some(epoch), Some(sink)) = ids else { return Err("a flow without identities".into()) };
+                self.notes.push(Note::Wanted { link, source: flow.source, epoch, sink, channel: flow.channel });
+                Ok(())
+            }
+            Some(Body::FlowOpened(flow)) => self.flow_opened(at, link, &flow),
+            Some(Body::FlowClose(flow)) => self.flow_close(at, link, &flow),
+            Some(Body::FlowClosed(flow)) => {
+                let link = self.intake_of(at, link)?;
+                let sink = SinkId::from_bytes(&flow.sink).ok_or("a flow without a sink")?;
+                let sources = self.intakes[link].as_mut().and_then(|l| l.sources.get_mut(&flow.source));
+                for route in sources.into_iter().flat_map(|s| s.routes.iter_mut()) {
+                    for s in route.sinks.iter_mut().filter(|s| s.id == sink && s.end.is_none()) {
+                        s.end = Some(flow.position);
+                    }
+                }
+                Ok(())
+            }
+            Some(Body::Doorbell(_)) => {
+                let outlet = self.outlet_of(at, link)?;
+                if let Some(outlet) = self.outlets[outlet].as_mut() {
+                    outlet.doorbell = fds.into_iter().next();
+                    // Who armed before the bell came must not miss what was published since.
+                    outlet.wake();
+                }
+                Ok(())
+            }
+            // Said by a newer version: passed over.
+            Some(Body::SegmentRefuse(_) | Body::SegmentRemove(_)) | None => Ok(()),
+        }
+    }
+
+    fn intake_of(&self, at: usize, link: u32) -> Result<usize, Refusal> {
+        let found = self.pairs[at].as_ref().and_then(|p| p.incoming.get(&link)).copied();
+        found.filter(|l| self.intakes[*l].is_some()).ok_or_else(|| format!("link {link} was not offered"))
+    }
+
+    fn outlet_of(&self, at: usize, link: u32) -> Result<usize, Refusal> {
+        let found = self.pairs[at].as_ref().and_then(|p| p.outgoing.get(&link)).copied();
+        found.filter(|l| self.outlets[*l].is_some()).ok_or_else(|| format!("link {link} is none of ours"))
+    }
+
+    // ---- as the consumer of local sources ----
+
+    fn offered(&mut self, at: usize, link: u32, offer: &peer::LinkOffer, fds: &[OwnedFd]) -> Result<(), Refusal> {
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let known = pair.incoming.contains_key(&link) || pair.incoming.len() >= self.streams.max(1);
+        if known || offer.layout != LAYOUT || offer.entries > self.entries {
+            return Err(format!("link {link} cannot be offered so"));
+        }
+        let fd = fds.first().ok_or("a link without memory")?;
+        let needs = DeliveryBlock::bytes(offer.entries).map_err(memory_error)? as u64;
+        let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096)).map_err(memory_error)?);
+        let delivery = DeliveryBlock::open(theirs, offer.entries).map_err(memory_error)?;
+        let bytes = ReturnBlock::bytes(offer.entries).map_err(memory_error)?;
+        let memory = Arc::new(SharedMemory::create("insane-returns", bytes, false, true).map_err(memory_error)?);
+        let returns = ReturnBlock::create(memory.clone(), offer.entries).map_err(memory_error)?;
+        let (bell, theirs) = socket_pair().map_err(memory_error)?;
+        self.notes.push(Note::Watch(bell));
+        self.generation = self.generation.wrapping_add(1);
+        let intake = Intake {
+            stream: offer.stream.clone(),
+            reliable: offer.reliable,
+            consumer: Consumer::new(returns, delivery),
+            segments: Vec::new(),
+            mapped: 0,
+            sources: HashMap::new(),
+            gone: false,
+            broken: None,
+            pair: at,
+            number: link,
+            generation: self.generation,
+            out: 0,
+            armed: false,
+            held: false,
+            returned: false,
+        };
+        let accept = peer::LinkAccept { counter_bytes: Backing::len(&*self.counter_memory) as u64 };
+        pair.send(link, Body::LinkAccept(accept), &[memory.fd(), self.counter_memory.fd()]);
+        pair.send(link, Body::Doorbell(peer::Empty {}), &[theirs.as_fd()]);
+        pair.incoming.insert(link, place(&mut self.intakes, intake));
+        Ok(())
+    }
+
+    fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: &[OwnedFd]) -> Result<(), Refusal> {
+        let intake = self.intake_of(at, link)?;
+        let (Some(pair), Some(intake)) = (self.pairs[at].as_mut(), self.intakes[intake].as_mut()) else {
+            return Ok(());
+        };
+        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < insane_shm::slab::MAX_SEGMENTS);
+        let number = number.ok_or_else(|| format!("segment number {}", add.segment))?;
+        if add.headroom != 0 {
+            return Err("a segment with headroom".into());
+        }
+        let geometry = Geometry::checked(add.stride, add.slots).map_err(memory_error)?;
+        let fd = fds.first().ok_or("a segment without memory")?;
+        let limit = self.session_memory.saturating_sub(intake.mapped);
+        let view = SegmentView::map(fd.as_fd(), geometry, limit).map_err(memory_error)?;
+        intake.mapped += view.bytes();
+        let slot = usize::from(number);
+        if intake.segments.len() <= slot {
+            intake.segments.resize(slot + 1, None);
+        }
+        if intake.segments[slot].is_some() {
+            return Err("a segment number that is in use".into());
+        }
+        intake.segments[slot] = Some(view);
+        intake.consumer.add_segment(number, geometry.slots, geometry.stride);
+        pair.send(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
+        Ok(())
+    }
+
+    /// Answers a flow that was wanted.
+    pub(crate) fn attach(&mut self, link: usize, source: u32, sink: SinkId, cell: u32) {
+        let Some(intake) = self.intakes[link].as_ref() else { return };
+        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell };
+        let (pair, number) = (intake.pair, intake.number);
+        if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
+            pair.send(number, Body::FlowOpened(opened), &[]);
+        }
+    }
+
+    /// A sink of another host is gone: its source is to end the flow.
+    pub(crate) fn detach(&mut self, link: usize, source: u32, sink: SinkId) {
+        let Some(intake) = self.intakes[link].as_ref() else { return };
+        let close = peer::FlowRef { source, sink: sink.to_bytes() };
+        let (pair, number) = (intake.pair, intake.number);
+        if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
+            pair.send(number, Body::FlowClose(close), &[]);
+        }
+    }
+
+    /// The source of a link under its number, new if it is not known.
+    pub(crate) fn source(&mut self, link: usize, number: u32, epoch: Epoch) -> Option<&mut Source> {
+        let intake = self.intakes[link].as_mut()?;
+        let new = || Source { epoch, routes: Vec::new() };
+        Some(intake.sources.entry(number).or_insert_with(new)).filter(|s| s.epoch == epoch)
+    }
+
+    // ---- as the producer for local sinks ----
+
+    /// A local sink was matched with a source of another host: bring the flow into being, and a link if there is none.
+    pub(crate) fn flow_added(&mut self, flow: &Flow) -> Result<(), Refusal> {
+        let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink), SessionId::from_bytes(&flow.peer));
+        let (Some(epoch), Some(sink), Some(peer)) = ids else { return Ok(()) };
+        let lives = |r: &Remote| r.epoch == epoch && !r.ending && !r.closing;
+        let found = self.remotes.iter().position(|r| r.as_ref().is_some_and(lives));
+        let Some((source, at)) = found.zip(self.pairs.iter().position(|p| p.as_ref().is_some_and(|p| p.peer == peer)))
+        else {
+            return Ok(());
+        };
+        let Some(remote) = self.remotes[source].as_ref().filter(|r| r.taps.iter().all(|t| t.sink != sink)) else {
+            return Ok(());
+        };
+        let (stream, reliable) = (remote.stream.clone(), remote.reliable);
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let known = pair.outgoing.values().find(|o| self.outlets[**o].as_ref().is_some_and(|o| o.stream == stream));
+        let outlet = match known {
+            Some(outlet) => *outlet,
+            None => {
+                let bytes = DeliveryBlock::bytes(self.entries).map_err(memory_error)?;
+                let memory = SharedMemory::create("insane-delivery", bytes, false, true).map_err(memory_error)?;
+                let memory = Arc::new(memory);
+                DeliveryBlock::create(memory.clone(), self.entries).map_err(memory_error)?;
+                let number = pair.next_link;
+                pair.next_link += 1;
+                let offer = peer::LinkOffer { stream: stream.clone(), entries: self.entries, reliable, layout: LAYOUT };
+                pair.send(number, Body::LinkOffer(offer), &[memory.fd()]);
+                let outlet = place(&mut self.outlets, Outlet::new(stream, reliable, at, number, memory));
+                pair.outgoing.insert(number, outlet);
+                outlet
+            }
+        };
+        if let Some(remote) = self.remotes[source].as_mut() {
+            remote.add_tap(sink, outlet);
+        }
+        if let Some(one) = self.outlets[outlet].as_mut() {
+            one.waiting.push((source, sink, flow.channel));
+        }
+        self.open_waiting(outlet);
+        Ok(())
+    }
+
+    fn accepted(&mut self, at: usize, link: u32, accept: &peer::LinkAccept, fds: &[OwnedFd]) -> Result<(), Refusal> {
+        let place = self.outlet_of(at, link)?;
+        let Some(outlet) = self.outlets[place].as_mut() else { return Ok(()) };
+        let memory = outlet.offered.take().ok_or("a link that was accepted twice")?;
+        let [returns, counters] = fds else { return Err("an accepted link without memory".into()) };
+        let needs = ReturnBlock::bytes(self.entries).map_err(memory_error)? as u64;
+        let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096)).map_err(memory_error)?);
+        let limit = counter_bytes(insane_shm::counters::MAX_CELLS) as u64;
+        let counters = map_peer(counters.as_fd(), accept.counter_bytes, limit).map_err(memory_error)?;
+        outlet.counters = Some(Counters::open(Arc::new(counters)).map_err(memory_error)?);
+        let own = DeliveryBlock::open(memory, self.entries).map_err(memory_error)?;
+        let theirs = ReturnBlock::open(returns, self.entries).map_err(memory_error)?;
+        outlet.producer = Some(Producer::new(own, theirs));
+        self.send_segments(place);
+        self.open_waiting(place);
+        Ok(())
+    }
+
+    /// Tells a link of the segments that it does not know.
+    pub(crate) fn send_segments(&mut self, outlet: usize) {
+        let Some(outlet) = self.outlets[outlet].as_mut().filter(|o| o.producer.is_some()) else { return };
+        let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
+        let first = outlet.segments_sent;
+        for (i, segment) in self.slab.segments()[first..].iter().enumerate() {
+            let geometry = segment.geometry();
+            let add = peer::SegmentAdd {
+                segment: u32::try_from(first + i).unwrap_or(u32::MAX),
+                stride: geometry.stride,
+                slots: geometry.slots,
+                headroom: 0,
+                bytes: segment.bytes(),
+            };
+            pair.send(outlet.number, Body::SegmentAdd(add), &[segment.fd()]);
+            outlet.segments_sent += 1;
+        }
+    }
+
+    fn open_waiting(&mut self, outlet: usize) {
+        let Some(outlet) = self.outlets[outlet].as_mut().filter(|o| o.producer.is_some()) else { return };
+        let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
+        for (source, sink, channel) in std::mem::take(&mut outlet.waiting) {
+            let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { continue };
+            let number = remote.number;
+            if !outlet.asked.insert((number, sink)) {
+                continue;
+            }
+            let (epoch, sink) = (remote.epoch.to_bytes(), sink.to_bytes());
+            pair.send(outlet.number, Body::FlowOpen(peer::FlowOpen { source: number, epoch, sink, channel }), &[]);
+        }
+    }
+
+    fn segment_acked(&mut self, at: usize, link: u32, segment: u32) -> Result<(), Refusal> {
+        let outlet = self.outlet_of(at, link)?;
+        let slots = self.slab.segments().get(segment as usize).map(|s| s.geometry().slots);
+        let outlet = self.outlets[outlet].as_mut();
+        let (Some(slots), Some((sent, producer))) =
+            (slots, outlet.and_then(|o| Some((o.segments_sent, o.producer.as_mut()?))))
+        else {
+            return Err("a segment that was not offered".into());
+        };
+        if producer.segments() != segment as usize || segment as usize >= sent {
+            return Err("segments acknowledged out of order".into());
+        }
+        producer.add_segment(slots);
+        Ok(())
+    }
+
+    fn flow_opened(&mut self, at: usize, link: u32, flow: &peer::FlowOpened) -> Result<(), Refusal> {
+        let outlet = self.outlet_of(at, link)?;
+        let sink = SinkId::from_bytes(&flow.sink).ok_or("a flow without a sink")?;
+        let asked = self.outlets[outlet].as_mut().is_some_and(|o| o.asked.remove(&(flow.source, sink)));
+        if !asked {
+            return Err("a flow that was not asked for".into());
+        }
+        let Some(source) = self.remote_of(flow.source) else { return Ok(()) };
+        let Some(remote) = self.remotes[source].as_mut() else { return Ok(()) };
+        if let Some(tap) = remote.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Opening) {
+            (tap.state, tap.cell) = (TapState::Open, flow.cell);
+            self.notes.push(Note::Attached { source, sink });
+        }
+        Ok(())
+    }
+
+    /// A local sink closes: nothing that arrives from here on is for it.
+    fn flow_close(&mut self, at: usize, link: u32, flow: &peer::FlowRef) -> Result<(), Refusal> {
+        let place = self.outlet_of(at, link)?;
+        let sink = SinkId::from_bytes(&flow.sink).ok_or("a flow without a sink")?;
+        self.flush_backlog(place);
+        if let Some(outlet) = self.outlets[place].as_mut() {
+            outlet.asked.remove(&(flow.source, sink));
+        }
+        if let Some(source) = self.remote_of(flow.source) {
+            self.end_tap(source, sink);
+        }
+        let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
+        if let Some(pair) = self.pairs[at].as_mut() {
+            let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position };
+            pair.send(link, Body::FlowClosed(closed), &[]);
+        }
+        Ok(())
+    }
+
+    /// Adds a source of another host; its place.
+    pub(crate) fn add_remote(&mut self, mut remote: Remote) -> usize {
+        self.next_number = self.next_number.wrapping_add(1);
+        remote.number = self.next_number;
+        place(&mut self.remotes, remote)
+    }
+
+    /// The place of a source of another host, by its number on the links.
+    fn remote_of(&self, number: u32) -> Option<usize> {
+        self.remotes.iter().position(|r| r.as_ref().is_some_and(|r| r.number == number))
+    }
+
+    /// A source of another host has ended: its sinks get what is on its way.
+    pub(crate) fn close_remote(&mut self, source: usize) {
+        let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { return };
+        let number = remote.number;
+        let open: Vec<(SinkId, usize)> = remote
+            .taps
+            .iter()
+            .filter(|t| t.state != TapState::Closed)
+            .filter_map(|t| Some((t.sink, t.outlet?)))
+            .collect();
+        for (sink, outlet) in open {
+            self.flush_backlog(outlet);
+            self.end_tap(source, sink);
+            let Some(one) = self.outlets[outlet].as_mut() else { continue };
+            let body = peer::FlowClosed { source: number, sink: sink.to_bytes(), position: one.position() };
+            if let Some(pair) = self.pairs[one.pair].as_mut() {
+                pair.send(one.number, Body::FlowClosed(body), &[]);
+            }
+        }
+        if let Some(remote) = self.remotes[source].as_mut() {
+            remote.closing = true;
+            self.notes.push(Note::Closed(remote.epoch));
+        }
+    }
+
+    /// A pair is gone, in whatever way: its links end.
+    pub(crate) fn end_pair(&mut self, at: usize) {
+        let Some(pair) = self.pairs.get_mut(at).and_then(Option::take) else { return };
+        for intake in pair.incoming.into_values() {
+            if let Some(intake) = self.intakes[intake].as_mut() {
+                intake.gone = true;
+            }
+        }
+        for outlet in pair.outgoing.into_values() {
+            self.dissolve(outlet);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! What the paths say, and what the server and the sessions of this host say.
+
+use crate::core::Conn;
+use crate::network::control::Held;
+use crate::network::domain::Note;
+use crate::network::host::Incoming;
+use crate::network::hub::{Hub, Watched, slot_of};
+use crate::network::outlet::{Arrived, flags};
+use crate::network::{FromNetwork, intake};
+use insane_shm::link::{Descriptor, Fate};
+use insane_transport::{End, Event, Lies};
+use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::decode;
+use insane_wire::frame::record::Message;
+use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
+use insane_wire::id::{Epoch, SinkId};
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// A sink of another host.
+#[derive(Debug)]
+pub(crate) struct RemoteSink {
+    pub(crate) host: usize,
+    pub(crate) domain: usize,
+    pub(crate) announced: wire::Announce,
+}
+
+/// What an answer of the core is for.
+#[derive(Debug)]
+pub(crate) enum Want {
+    Sink(SinkId),
+    Source(usize, Epoch),
+    Nothing,
+}
+
+/// A clock in nanoseconds.
+pub(crate) fn clock_ns(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// What one clock is ahead of another, in nanoseconds, wrapping.
+pub(crate) fn realtime_ahead() -> u64 {
+    clock_ns(ClockId::Realtime).wrapping_sub(clock_ns(ClockId::Monotonic))
+}
+
+impl Hub {
+    pub(crate) fn ask(&mut self, want: Want, make: impl FnOnce(u64) -> FromNetwork) {
+        let request = self.next_request;
+        self.next_request += 1;
+        self.wants.insert(request, want);
+        let _ = self.ends.outbox.send(make(request));
+        self.ends.out_bell.ring();
+    }
+
+    pub(crate) fn ask_core(&mut self, conn: Conn, body: to_runtime::Body) {
+        self.ask(Want::Nothing, |request| FromNetwork::Request(conn, ToRuntime { request, body: Some(body) }));
+    }
+
+    /// The core says something to the network's session of a domain.
+    pub(crate) fn told(&mut self, conn: Conn, message: ToClient, fd: Option<OwnedFd>) {
+        let Some(at) = self.domains.iter().position(|d| d.conn == conn) else { return };
+        match message.body {
+            Some(to_client::Body::Pair(pair)) => {
+                let Some(place) = fd.and_then(|fd| self.domains[at].add_pair(&pair, fd)) else { return };
+                let data = self.new_watch(Watched::Pair(at, place));
+                if let Some(pair) = self.domains[at].pairs[place].as_ref() {
+                    let _ = epoll::add(&self.epoll, &pair.socket, data, epoll::EventFlags::IN);
+                }
+                // What was said before this end was watched.
+                self.read_pair(at, place);
+            }
+            Some(to_client::Body::FlowAdded(flow)) if flow.producer => {
+                tracing::debug!(me = self.own_name, ?flow, "flow added");
+                if let Err(text) = self.domains[at].flow_added(&flow) {
+                    tracing::warn!(text, "no link to a sink");
+                }
+            }
+            Some(to_client::Body::Refused(refused)) => match self.wants.remove(&message.request) {
+                Some(Want::Sink(sink)) => {
+                    tracing::warn!(%sink, refused.text, "a sink of another host does not fit here");
+                }
+                Some(Want::Source(source, epoch)) => {
+                    tracing::warn!(%epoch, refused.text, "a source of another host does not fit here");
+                    self.refuse_remote(at, source, epoch);
+                }
+                _ => {}
+            },
+            // The answers to this end's requests: an open stream comes before what is in it.
+            Some(to_client::Body::StreamOpened(_)) | None => {}
+            Some(_) => drop(self.wants.remove(&message.request)),
+        }
+        self.notes(at);
+    }
+
+    fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
+        let remotes = &mut self.domains[domain].remotes;
+        if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
+            let host = &mut self.hosts[remote.host];
+            if let Some((flow, _)) = host.requested.remove(&epoch) {
+                host.path.refuse(flow, 1);
+            }
+        }
+    }
+
+    fn new_watch(&mut self, what: Watched) -> epoll::EventData {
+        let data = self.next_watch;
+        self.next_watch += 1;
+        self.watched.insert(data, what);
+        epoll::EventData::new_u64(data)
+    }
+
+    /// Something that is watched has something to say.
+    pub(crate) fn woken(&mut self, data: u64) {
+        match self.watched.get(&data) {
+            Some(Watched::Pair(domain, pair)) => {
+                let (domain, pair) = (*domain, *pair);
+                if !self.read_pair(domain, pair) {
+                    self.watched.remove(&data);
+                }
+            }
+            Some(Watched::Doorbell(bell)) => {
+                let mut bytes = [0u8; 64];
+                let received = rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT);
+                if matches!(received, Ok((0, _))) {
+                    // The other end is gone, and with it the link.
+                    let _ = epoll::delete(&self.epoll, bell);
+                    self.watched.remove(&data);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Reads a pair; whether it lives.
+    fn read_pair(&mut self, domain: usize, pair: usize) -> bool {
+        let end = self.domains[domain].read_pair(pair).err();
+        let failed = self.domains[domain].pairs[pair].as_mut().and_then(|p| {
+            p.flush();
+            p.failed.take()
+        });
+        let lives = match end.or(failed) {
+            Some(text) => {
+                if !text.is_empty() {
+                    tracing::warn!(text, "a session broke the protocol and was cut off");
+                }
+                self.end_pair(domain, pair);
+                false
+            }
+            None => self.domains[domain].pairs[pair].is_some(),
+        };
+        self.notes(domain);
+        lives
+    }
+
+    pub(crate) fn end_pair(&mut self, domain: usize, pair: usize) {
+        if let Some(pair) = self.domains[domain].pairs.get(pair).and_then(Option::as_ref) {
+            tracing::debug!(me = self.own_name, session = %pair.peer, "pair ended");
+            let session = pair.peer.0;
+            self.said.retain(|(s, _, _)| *s != session);
+            let _ = epoll::delete(&self.epoll, &pair.socket);
+        }
+        self.watched.retain(|_, w| !matches!(w, Watched::Pair(d, p) if (*d, *p) == (domain, pair)));
+        self.domains[domain].end_pair(pair);
+    }
+
+    /// Does what a domain has noted.
+    pub(crate) fn notes(&mut self, at: usize) {
+        for note in std::mem::take(&mut self.domains[at].notes) {
+            match note {
+                Note::Watch(bell) => {
+                    let data = epoll::EventData::new_u64(self.next_watch);
+                    let _ = epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN);
+                    self.new_watch(Watched::Doorbell(bell));
+                }
+                Note::Wanted { link, source, epoch, sink, channel } => {
+                    self.wanted(at, link, source, epoch, sink, channel);
+                }
+                Note::Closed(epoch) => {
+                    let close = control::CloseSource { epoch: epoch.to_bytes() };
+                    self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));
+                }
+                Note::Attached { source, sink } => {
+                    let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
+                    let (host, epoch) = (remote.host, remote.epoch);
+                    tracing::debug!(me = self.own_name, %epoch, %sink, "attached here");
+                    let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes() };
+                    self.hosts[host].say(Body::Ready(ready), &mut self.underway);
+                    self.try_accept(host, epoch);
+                }
+            }
+        }
+    }
+
+    /// Takes the events of a path. `frame` is the one that it was just given; returns how many of them lay in it.
+    pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) -> u32 {
+        let (mut used, mut ended) = (0, Vec::new());
+        while let Some(event) = self.hosts[host].path.event() {
+            match event {
+                Event::Connected { .. } => self.connected(host),
+                Event::Lost(reason) => {
+                    tracing::warn!(host = self.hosts[host].name, ?reason, "host lost");
+                    // They ended with the connection, not because their host wanted it.
+                    ended.clear();
+                    self.lost(host, now);
+                }
+                Event::Requested { domain, open } => {
+                    if (domain, open.channel) == CONTROL {
+                        self.hosts[host].control_in = Some(open.flow);
+                        self.hosts[host].path.accept(open.flow, 0);
+                    } else {
+                        self.hosts[host].requested.insert(Epoch(open.epoch), (open.flow, domain));
+                        self.try_accept(host, Epoch(open.epoch));
+                    }
+                }
+                Event::Ended { flow, .. } => {
+                    let one = &mut self.hosts[host];
+                    one.control_in = one.control_in.filter(|control| *control != flow);
+                    let asked = one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|(e, _)| *e);
+                    asked.map(|epoch| one.requested.remove(&epoch));
+                    let known = one.incoming.remove(&flow);
+                    ended.push((flow, asked, known));
+                }
+                Event::Message { flow, message, lies } => {
+                    used += self.message(host, now, flow, &message, lies, frame);
+                }
+                Event::Discard(lies) => used += self.discard(host, lies, frame),
+                Event::Accepted { .. } => {}
+                Event::Refused { flow, status } => {
+                    // Its sinks are never attached, so nothing waits for it; it is closed with its source.
+                    tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
+                }
+                Event::Released { token, end, .. } => self.released(token, end),
+                Event::Closed { flow, counts } => {
+                    let one = &mut self.hosts[host];
+                    if let Some(at) = one.by_number.remove(&flow) {
+                        one.settle(at, Some(counts));
+                        if let Some(flow) = one.flows[at].take() {
+                            one.by_epoch.retain(|_, place| *place != at);
+                            flow.backlog.iter().for_each(|next| self.released(next.token, End::Unconfirmed));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (flow, asked, known) in ended {
+            self.flow_ended(host, flow, asked, known);
+        }
+        used
+    }
+
+    /// A flow from a host has ended, accepted or not: with the last one its source is gone.
+    fn flow_ended(&mut self, host: usize, flow: u32, asked: Option<Epoch>, known: Option<Incoming>) {
+        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+        let remote = match (known, asked) {
+            (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
+            (None, Some(epoch)) => remotes.into_iter().find(|r| r.epoch == epoch && r.host == host && !r.closing),
+            (None, None) => None,
+        };
+        let Some(remote) = remote else { return };
+        remote.flow = remote.flow.filter(|f| *f != flow);
+        remote.flows = remote.flows.saturating_sub(1);
+        tracing::debug!(epoch = %remote.epoch, flow, left = remote.flows, "flow ended");
+        remote.ending |= remote.flows == 0;
+    }
+
+    /// What was sent is its owner's again.
+    pub(crate) fn released(&mut self, token: u64, end: End) {
+        let Some(Held::Slot(place)) = self.underway.release(token) else { return };
+        let intake = self.domains[place.domain].intakes[place.link].as_mut();
+        let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
+        let fate = match end {
+            End::Expired => Fate::Expired,
+            End::Unconfirmed => Fate::Dropped,
+            _ => Fate::AsCounted,
+        };
+        give_back(intake, &place.descriptor, fate);
+        intake.out -= 1;
+    }
+
+    fn discard(&mut self, host: usize, lies: Lies, frame: Option<(u64, &[u8])>) -> u32 {
+        match lies {
+            Lies::Slot { slot, .. } => {
+                let (domain, slot) = slot_of(slot);
+                if let Some(domain) = self.domains.get_mut(domain) {
+                    domain.slab.unhold(slot);
+                }
+                0
+            }
+            Lies::Frame { token, .. } if frame.is_some_and(|(t, _)| t == token) => 1,
+            Lies::Frame { token, .. } => {
+                self.let_go(host, token);
+                0
+            }
+        }
+    }
+
+    /// A kept frame is needed once less.
+    fn let_go(&mut self, host: usize, token: u64) {
+        let frames = &mut self.hosts[host].frames;
+        if let Some((_, left)) = frames.get_mut(&token) {
+            *left -= 1;
+            if *left == 0 {
+                frames.remove(&token);
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        host: usize,
+        now: Duration,
+        flow: u32,
+        message: &Message,
+        lies: Lies,
+        frame: Option<(u64, &[u8])>,
+    ) -> u32 {
+        let one = &mut self.hosts[host];
+        let control = one.control_in == Some(flow);
+        let incoming = one.incoming.get(&flow).copied();
+        let (mut used, mut kept) = (0, None);
+        let (arrived, len) = match lies {
+            Lies::Slot { slot, len } => (Arrived::Slot(slot_of(slot).1, len), u64::from(len)),
+            Lies::Frame { token, at, len } => {
+                let bytes = match frame.filter(|(t, _)| *t == token) {
+                    Some((_, bytes)) => {
+                        used = 1;
+                        bytes.get(at..at + len).unwrap_or(&[])
+                    }
+                    None => {
+                        let bytes = one.frames.get(&token).and_then(|(bytes, _)| bytes.get(at..at + len));
+                        kept = Some((token, bytes.unwrap_or(&[]).to_vec()));
+                        kept.as_ref().map_or(&[][..], |(_, bytes)| bytes)
+                    }
+                };
+                (Arrived::Bytes(bytes), len as u64)
+            }
+        };
+        if control {
+            if let Arrived::Bytes(bytes) = arrived {
+                self.heard(host, now, bytes);
+            }
+            self.hosts[host].path.advance(flow, message.sequence);
+            self.hosts[host].path.consumed(flow, 1, len);
+        } else if let Some(Incoming { domain, source }) = incoming {
+            let ahead = realtime_ahead();
+            let lifetime = u64::from(message.lifetime_us) * 1000;
+            let mut d = Descriptor {
+                channel: self.domains[domain].remotes[source].as_ref().map_or(0, |r| r.channel),
+                sequence: message.sequence,
+                priority: message.priority,
+                flags: flags(message.timestamp_ns, message.launch_ns),
+                ..Descriptor::default()
+            };
+            if message.timestamp_ns != 0 {
+                d.timestamp_ns = message.timestamp_ns.wrapping_sub(ahead).max(1);
+            }
+            if message.launch_ns != 0 {
+                d.deadline_ns = message.launch_ns;
+            } else if lifetime != 0 {
+                d.deadline_ns = clock_ns(ClockId::Monotonic) + lifetime;
+            }
+            if self.domains[domain].deliver(source, d, &arrived) {
+                self.hosts[host].path.consumed(flow, 1, len);
+            }
+        } else {
+            self.hosts[host].stray += 1;
+            if let Lies::Slot { .. } = lies {
+                self.discard(host, lies, None);
+            }
+        }
+        if let Some((token, _)) = kept {
+            self.let_go(host, token);
+        }
+        used
+    }
+
+    /// Something came over the control flow.
+    fn heard(&mut self, host: usize, now: Duration, bytes: &[u8]) {
+        let body = match decode::<ToHost>(bytes) {
+            Ok(ToHost { body: Some(body) }) => body,
+            // Said by a newer version.
+            Ok(_) => return,
+            Err(e) => {
+                self.hosts[host].stray += 1;
+                tracing::warn!(host = self.hosts[host].name, error = %e, "malformed control message");
+                return;
+            }
+        };
+        self.take_word(host, now, body);
+    }
+}
+
+/// Gives a message back to its source's session.
+pub(crate) fn give_back(intake: &mut intake::Intake, descriptor: &Descriptor, fate: Fate) {
+    intake.consumer.release(descriptor, fate);
+    intake.returned = true;
+}

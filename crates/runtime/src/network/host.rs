@@ -1,0 +1,352 @@
+//! One other host: its path, the flows to and from it, the control flow, and the accounts of its sinks.
+
+use crate::config;
+use crate::network::account::Account;
+use crate::network::control::{Held, Underway};
+use crate::network::domain::{Domain, place};
+use crate::network::egress::{Egress, IN_THE_PATH, Item};
+use insane_datapath::Address;
+use insane_shm::counters::Count;
+use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
+use insane_wire::encode;
+use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};
+use insane_wire::id::{Epoch, SinkId};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+/// Messages of a reliable flow that wait for its path, at most: more would be more than all links hold.
+const CONTROL_WAITING: usize = 1 << 20;
+
+/// Messages of a best-effort flow that wait for their turn, at most.
+const MOST_QUEUED: usize = 4096;
+
+/// A flow to the host: what one local source emits for its sinks there.
+#[derive(Debug)]
+pub(crate) struct OutFlow {
+    /// Its number on the path.
+    pub(crate) number: u32,
+    pub(crate) epoch: Epoch,
+    pub(crate) reliable: bool,
+    /// The accounts of its sinks.
+    pub(crate) accounts: Vec<usize>,
+    /// What the other host is told before the flow, and again after each loss of the connection.
+    pub(crate) about: insane_wire::host::Source,
+    seen: Counts,
+    /// Reliable: what the path did not take yet.
+    pub(crate) backlog: VecDeque<Outgoing>,
+    /// Messages in the scheduler.
+    pub(crate) queued: usize,
+    pub(crate) closing: bool,
+    /// The path has been told.
+    closed: bool,
+}
+
+/// A flow from the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming {
+    pub(crate) domain: usize,
+    pub(crate) source: usize,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) address: Address,
+    pub(crate) name: String,
+    pub(crate) path: Path,
+    pub(crate) egress: Egress,
+    control_out: Option<u32>,
+    control_sequence: u64,
+    control_waiting: VecDeque<(u64, Outgoing)>,
+    pub(crate) control_in: Option<u32>,
+    pub(crate) flows: Vec<Option<OutFlow>>,
+    pub(crate) by_epoch: HashMap<Epoch, usize>,
+    pub(crate) by_number: HashMap<u32, usize>,
+    pub(crate) incoming: HashMap<u32, Incoming>,
+    /// Flows that the host wants to open and of whose sources it has said nothing yet.
+    pub(crate) requested: HashMap<Epoch, (u32, u32)>,
+    /// Sinks of the host that are attached to local sources.
+    pub(crate) ready: HashSet<(Epoch, SinkId)>,
+    pub(crate) accounts: Vec<Option<Account>>,
+    pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
+    /// Frames that are kept for messages out of order.
+    pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
+    /// Sources of which something old is still to be finished.
+    pub(crate) postponed: Vec<insane_wire::host::Source>,
+    /// Which of its runtimes it was that spoke last.
+    pub(crate) run: u128,
+    pub(crate) stray: u64,
+    pub(crate) lost: u64,
+}
+
+/// What a path is told.
+pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: usize, can_check: bool) -> Config {
+    let silence = Duration::from_millis(settings.silence_ms);
+    Config {
+        host,
+        frame_limit,
+        checked: !can_check,
+        dedicated: settings.dedicated,
+        silence,
+        heartbeat: (silence / 7).min(Duration::from_millis(250)),
+        // Everything is copied into its frame: the slots of a client are never the datapath's to read.
+        copy_bytes: u32::MAX,
+        ..Config::default()
+    }
+}
+
+impl Host {
+    pub(crate) fn new(address: Address, config: Config, egress: Egress, seed: u64, now: Duration) -> Self {
+        Self {
+            address,
+            name: address.to_string(),
+            path: Path::new(config, seed, now),
+            egress,
+            control_out: None,
+            control_sequence: 0,
+            control_waiting: VecDeque::new(),
+            control_in: None,
+            flows: Vec::new(),
+            by_epoch: HashMap::new(),
+            by_number: HashMap::new(),
+            incoming: HashMap::new(),
+            requested: HashMap::new(),
+            ready: HashSet::new(),
+            accounts: Vec::new(),
+            by_key: HashMap::new(),
+            frames: HashMap::new(),
+            postponed: Vec::new(),
+            run: 0,
+            stray: 0,
+            lost: 0,
+        }
+    }
+
+    /// Begins a new control flow; what waited in the old one is forgotten. Returns what is no longer under way.
+    pub(crate) fn begin_control(&mut self, epoch: Epoch) -> Vec<u64> {
+        self.end_control();
+        let gone = self.control_waiting.drain(..).map(|(token, _)| token).collect();
+        let spec = FlowSpec { domain: CONTROL.0, epoch: epoch.0, channel: CONTROL.1, reliable: true, first: 1 };
+        self.control_out = Some(self.path.open(spec));
+        self.control_sequence = 0;
+        gone
+    }
+
+    /// Gives the control flow up.
+    pub(crate) fn end_control(&mut self) {
+        if let Some(old) = self.control_out.take() {
+            self.path.abandon(old);
+        }
+    }
+
+    /// Says something over the control flow. Without a connection it is not said: everything is said anew with the next.
+    pub(crate) fn say(&mut self, body: Body, underway: &mut Underway) {
+        let Some(flow) = self.control_out else { return };
+        let bytes = encode(&ToHost { body: Some(body) });
+        self.control_sequence += 1;
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let token = underway.add(Held::Bytes(bytes), 1);
+        let next = Outgoing { token, len, sequence: self.control_sequence, ..Outgoing::default() };
+        let goes = self.control_waiting.is_empty() && self.path.send(flow, next).is_ok();
+        if !goes && self.control_waiting.len() < CONTROL_WAITING {
+            self.control_waiting.push_back((token, next));
+        }
+    }
+
+    /// Gives the path what it did not take before.
+    pub(crate) fn push_waiting(&mut self) {
+        while let Some((_, next)) = self.control_waiting.front() {
+            if self.control_out.is_none_or(|flow| self.path.send(flow, *next).is_err()) {
+                break;
+            }
+            self.control_waiting.pop_front();
+        }
+        for flow in self.flows.iter_mut().flatten() {
+            while let Some(next) = flow.backlog.front() {
+                if self.path.send(flow.number, *next).is_err() {
+                    break;
+                }
+                flow.backlog.pop_front();
+            }
+            if flow.closing && !flow.closed && flow.queued == 0 {
+                if !self.path.is_connected() {
+                    flow.closed = true;
+                    self.path.abandon(flow.number);
+                } else if flow.backlog.is_empty() {
+                    flow.closed = true;
+                    self.path.close(flow.number);
+                }
+            }
+        }
+    }
+
+    /// The flow of a source, opened if there is none.
+    pub(crate) fn flow_of(
+        &mut self,
+        spec: FlowSpec,
+        about: insane_wire::host::Source,
+        underway: &mut Underway,
+    ) -> usize {
+        let epoch = Epoch(spec.epoch);
+        if let Some(at) = self.by_epoch.get(&epoch) {
+            return *at;
+        }
+        self.say(Body::Source(about.clone()), underway);
+        let number = self.path.open(spec);
+        let flow = OutFlow {
+            number,
+            epoch,
+            reliable: spec.reliable,
+            accounts: Vec::new(),
+            about,
+            seen: Counts::default(),
+            backlog: VecDeque::new(),
+            queued: 0,
+            closing: false,
+            closed: false,
+        };
+        let at = place(&mut self.flows, flow);
+        self.by_epoch.insert(epoch, at);
+        self.by_number.insert(number, at);
+        at
+    }
+
+    /// Ends a flow when everything that was given has gone.
+    pub(crate) fn close_flow(&mut self, at: usize) {
+        let Some(flow) = self.flows[at].as_mut() else { return };
+        flow.closing = true;
+        self.by_epoch.remove(&flow.epoch);
+        self.push_waiting();
+    }
+
+    /// Gives a message to a flow, by way of the scheduler. `Err`: it was not taken, and why it ends for the flow's sinks.
+    pub(crate) fn give(&mut self, now: Duration, at: usize, next: Outgoing) -> Result<(), Count> {
+        let Some(flow) = self.flows[at].as_mut() else { return Err(Count::Dropped) };
+        // What is held back is bounded by the links for reliable flows, and here for others.
+        if !flow.reliable && flow.queued >= MOST_QUEUED {
+            return Err(Count::SinkFull);
+        }
+        flow.queued += 1;
+        match self.egress.push(now, Item { flow: (at, flow.number), next }) {
+            Some(item) => self.hand_over(item).map_err(|(_, why)| why),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the path what the scheduler lets go. Returns what was not taken: it is no longer under way.
+    pub(crate) fn pump(&mut self, now: Duration) -> Vec<u64> {
+        let mut refused = Vec::new();
+        if self.egress.waiting() == 0 {
+            return refused;
+        }
+        let counts = self.flows.iter().flatten().filter_map(|f| self.path.counts(f.number));
+        let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
+        while room > 0 {
+            let Some(item) = self.egress.pull(now) else { break };
+            room -= 1;
+            if let Err((accounts, why)) = self.hand_over(item) {
+                for account in accounts {
+                    self.accounts[account].iter_mut().for_each(|a| a.end(why, 1));
+                }
+                refused.push(item.next.token);
+            }
+        }
+        refused
+    }
+
+    /// `Err`: it was not taken, with the accounts of the sinks and why it ends for them.
+    fn hand_over(&mut self, item: Item) -> Result<(), (Vec<usize>, Count)> {
+        let (at, number) = item.flow;
+        let Some(flow) = self.flows[at].as_mut().filter(|f| f.number == number) else {
+            return Err((Vec::new(), Count::Dropped));
+        };
+        flow.queued -= 1;
+        let result = if flow.backlog.is_empty() { self.path.send(number, item.next) } else { Err(SendError::Full) };
+        match result {
+            Ok(()) => Ok(()),
+            Err(SendError::Full) if flow.reliable => {
+                flow.backlog.push_back(item.next);
+                Ok(())
+            }
+            Err(SendError::Full) => Err((flow.accounts.clone(), Count::SinkFull)),
+            Err(_) => Err((flow.accounts.clone(), Count::Dropped)),
+        }
+    }
+
+    /// Takes out of the scheduler what is for flows that are to be given up. Returns what is no longer under way.
+    pub(crate) fn drain_closing(&mut self, now: Duration) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let items: Vec<Item> = std::iter::from_fn(|| self.egress.pull(now)).collect();
+        for item in items {
+            let flow = self.flows[item.flow.0].as_mut().filter(|f| f.number == item.flow.1);
+            match flow {
+                Some(flow) if !flow.closing => drop(self.egress.push(now, item)),
+                flow => {
+                    if let Some(flow) = flow {
+                        flow.queued -= 1;
+                        let accounts = flow.accounts.iter();
+                        accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|a| a.end(Count::Unconfirmed, 1)));
+                    }
+                    gone.push(item.next.token);
+                }
+            }
+        }
+        gone
+    }
+
+    /// Brings the accounts of a flow's sinks up to date with what the path says of its messages.
+    pub(crate) fn settle(&mut self, at: usize, counts: Option<Counts>) {
+        let Some(flow) = self.flows[at].as_mut() else { return };
+        let Some(counts) = counts.or_else(|| self.path.counts(flow.number)) else { return };
+        let said = [
+            (Count::Dropped, counts.lost, flow.seen.lost),
+            (Count::SinkFull, counts.dropped, flow.seen.dropped),
+            (Count::Expired, counts.expired, flow.seen.expired),
+            (Count::Unconfirmed, counts.unconfirmed, flow.seen.unconfirmed),
+        ];
+        flow.seen = counts;
+        for (count, now, before) in said {
+            let more = now.saturating_sub(before);
+            if more > 0 {
+                let accounts = flow.accounts.iter();
+                accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|account| account.end(count, more)));
+            }
+        }
+    }
+
+    pub(crate) fn settle_all(&mut self) {
+        (0..self.flows.len()).for_each(|at| self.settle(at, None));
+    }
+
+    /// The host says what became of messages for one of its sinks.
+    pub(crate) fn reported(&mut self, report: &Report) {
+        let key = Epoch::from_bytes(&report.epoch).zip(SinkId::from_bytes(&report.sink));
+        let account = key.and_then(|key| self.by_key.get(&key)).and_then(|at| self.accounts[*at].as_mut());
+        match account {
+            Some(account) => account.reported(report),
+            None => self.stray += 1,
+        }
+    }
+
+    /// Ends the accounts of which nothing more will come.
+    pub(crate) fn sweep(&mut self, domains: &mut [Domain]) {
+        for at in 0..self.accounts.len() {
+            let Some(account) = self.accounts[at].take_if(|a| a.is_over()) else { continue };
+            domains[account.domain].cells.end(account.cell.index());
+            self.by_key.retain(|_, place| *place != at);
+            self.flows.iter_mut().flatten().for_each(|f| f.accounts.retain(|a| *a != at));
+        }
+    }
+
+    /// Nothing will be known any more of what is pending for one sink, or for all that are not on reliable streams.
+    pub(crate) fn unconfirm(&mut self, account: usize) {
+        if let Some(account) = self.accounts[account].as_mut() {
+            account.end(Count::Unconfirmed, account.pending());
+        }
+    }
+
+    /// Whether something is pending at the host.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.accounts.iter().flatten().any(|a| a.pending() > 0)
+    }
+}

@@ -1,0 +1,521 @@
+//! The network thread: it polls the datapath and the links, and sleeps when there is nothing. Nothing it does waits for a client
+//! or for another host.
+
+use crate::config;
+use crate::network::control::{Sources, Underway};
+use crate::network::directory::{Change, Directory, Static};
+use crate::network::domain::Domain;
+use crate::network::egress::Egress;
+use crate::network::events::{RemoteSink, Want};
+use crate::network::host::{Host, Incoming, path_config};
+use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
+use insane_datapath::batch::{self, Outcome, Peeked, Place, RxBatch, TxBatch};
+use insane_datapath::memory::Slot;
+use insane_datapath::{Address, Armed, Datapath};
+use insane_shm::slab::SlotId;
+use insane_shm::wait::SleepKinds;
+use insane_transport::{End, Path, Store};
+use insane_wire::id::SinkId;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const BELL: u64 = 0;
+const DATAPATH: u64 = 1;
+const FIRST: u64 = 2;
+
+/// Slots to receive into.
+const RECEIVE_SLOTS: u64 = 64;
+
+/// Frames that one transmit is given.
+const TRANSMIT_FRAMES: usize = 256;
+
+/// How often, while it is busy, the thread looks for what would have woken it.
+const GLANCE: Duration = Duration::from_micros(200);
+
+/// How often what is not urgent is done: accounts, reports, directory.
+const CHORES: Duration = Duration::from_millis(1);
+
+/// How long it sleeps at most while local sinks have messages that they have not counted.
+const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
+
+/// How often the report is written.
+const REPORT: Duration = Duration::from_millis(100);
+
+/// The thread's ends of what it shares with the server.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) inbox: Receiver<ToNetwork>,
+    pub(crate) bell: Bell,
+    pub(crate) outbox: Sender<FromNetwork>,
+    pub(crate) out_bell: Bell,
+    pub(crate) report: Arc<Mutex<serde_json::Value>>,
+}
+
+/// What an event of the epoll set is about.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// The socket of a pair.
+    Pair(usize, usize),
+    /// The doorbell of a link from a local source.
+    Doorbell(OwnedFd),
+}
+
+/// See the module's head.
+pub(crate) struct Hub {
+    pub(crate) settings: config::Network,
+    pub(crate) own_name: String,
+    pub(crate) run: u128,
+    datapath: Box<dyn Datapath>,
+    rx: RxBatch,
+    tx: TxBatch<'static>,
+    next_frame: u64,
+    pub(crate) hosts: Vec<Host>,
+    by_address: HashMap<Address, usize>,
+    pub(crate) domains: Vec<Domain>,
+    pub(crate) directory: Box<dyn Directory>,
+    pub(crate) sinks: HashMap<SinkId, RemoteSink>,
+    pub(crate) wants: HashMap<u64, Want>,
+    pub(crate) next_request: u64,
+    /// Sinks whose turn has not come.
+    pub(crate) later: Vec<Change>,
+    pub(crate) underway: Underway,
+    pub(crate) said: HashSet<(u128, String, usize)>,
+    pub(crate) ends: Ends,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) watched: HashMap<u64, Watched>,
+    pub(crate) next_watch: u64,
+    start: Instant,
+    chores_at: Duration,
+    /// Something has happened since the last time.
+    chores_due: bool,
+    report_at: Duration,
+    glance_at: Duration,
+    directory_at: Option<Duration>,
+    awaiting: Duration,
+    pub(crate) unknown: u64,
+    stopping: bool,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        settings: config::Network,
+        own_name: String,
+        mut datapath: Box<dyn Datapath>,
+        domains: Vec<Domain>,
+        ends: Ends,
+    ) -> Result<Self, NetworkError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let watch = |fd, data| epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN);
+        watch(ends.bell.0.as_fd(), BELL)?;
+        if let Some(fd) = datapath.wake_handle() {
+            watch(fd, DATAPATH)?;
+        }
+        let run = insane_wire::id::SessionId::random().0;
+        let can = datapath.capabilities();
+        let mut hosts = Vec::new();
+        let mut by_address = HashMap::new();
+        for (at, peer) in settings.peers.iter().enumerate() {
+            let address = Address::Ip(*peer);
+            let config = path_config(&settings, run, datapath.frame_limit(address), can.detects_changes);
+            let seed = insane_wire::id::SessionId::random().0 as u64;
+            hosts.push(Host::new(address, config, Egress::new(settings.scheduler)?, seed, Duration::ZERO));
+            by_address.insert(address, at);
+        }
+        let directory = Static::new(hosts.len(), Duration::from_millis(settings.patience_ms));
+        let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, can.slot_bytes)).collect();
+        Ok(Self {
+            settings,
+            own_name,
+            run,
+            datapath,
+            rx: RxBatch { free, ..RxBatch::default() },
+            tx: TxBatch::default(),
+            next_frame: 0,
+            hosts,
+            by_address,
+            domains,
+            directory: Box::new(directory),
+            sinks: HashMap::new(),
+            wants: HashMap::new(),
+            next_request: 1,
+            later: Vec::new(),
+            underway: Underway::default(),
+            said: HashSet::new(),
+            ends,
+            epoll,
+            watched: HashMap::new(),
+            next_watch: FIRST,
+            start: Instant::now(),
+            chores_at: Duration::ZERO,
+            chores_due: true,
+            report_at: Duration::ZERO,
+            glance_at: Duration::ZERO,
+            directory_at: None,
+            awaiting: AWAITING.0,
+            unknown: 0,
+            stopping: false,
+        })
+    }
+
+    /// Runs until it is told to stop.
+    pub(crate) fn run(mut self) {
+        tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
+        let spin = Duration::from_micros(self.settings.spin_us);
+        let mut busy_at = Duration::ZERO;
+        while !self.stopping {
+            let now = self.now();
+            if self.turn(now) {
+                busy_at = now;
+                self.awaiting = AWAITING.0;
+            } else if now.saturating_sub(busy_at) >= spin {
+                self.sleep(now);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.farewell();
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// One look at everything. Returns whether there was something to do.
+    fn turn(&mut self, now: Duration) -> bool {
+        let mut busy = false;
+        if now >= self.glance_at {
+            self.glance_at = now + GLANCE;
+            busy |= self.look(Some(Duration::ZERO));
+        }
+        busy |= self.receive(now);
+        busy |= self.take_from_links(now);
+        busy |= self.tend(now);
+        if now >= self.chores_at {
+            (self.chores_at, self.chores_due) = (now + CHORES, false);
+            self.chores(now);
+        }
+        busy |= self.transmit(now);
+        self.chores_due |= busy;
+        busy
+    }
+
+    /// Tends the links to local sinks, and gives credit for what has left this thread's memory.
+    fn tend(&mut self, _now: Duration) -> bool {
+        let mut busy = false;
+        let mut gone = Vec::new();
+        for domain in &mut self.domains {
+            busy |= domain.tend(&mut gone);
+            for (source, messages, bytes) in gone.drain(..) {
+                let remote = domain.remotes[source].as_ref();
+                if let Some((host, flow)) = remote.and_then(|r| Some((r.host, r.flow?))) {
+                    self.hosts[host].path.consumed(flow, messages, bytes);
+                }
+            }
+            for remote in domain.remotes.iter().flatten().filter(|r| r.reliable) {
+                if let Some(flow) = remote.flow {
+                    self.hosts[remote.host].path.advance(flow, remote.cursor);
+                }
+            }
+        }
+        // At once: what is closed here must reach the core before what is opened after it.
+        for domain in 0..self.domains.len() {
+            self.notes(domain);
+        }
+        busy
+    }
+
+    fn chores(&mut self, now: Duration) {
+        for host in 0..self.hosts.len() {
+            if !self.hosts[host].egress.is_fifo() && !self.hosts[host].path.is_connected() {
+                let gone = self.hosts[host].drain_closing(now);
+                gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
+            }
+        }
+        for host in &mut self.hosts {
+            host.settle_all();
+            host.push_waiting();
+            host.sweep(&mut self.domains);
+        }
+        self.tell_reports();
+        if self.directory_at.is_none_or(|at| at <= now) {
+            self.directory_at = self.directory.on_time(now);
+        }
+        self.serve_directory();
+        self.forget(now);
+        if now >= self.report_at {
+            self.report_at = now + REPORT;
+            let report = self.report();
+            if let Ok(mut shared) = self.ends.report.lock() {
+                *shared = report;
+            }
+        }
+    }
+
+    /// Receives what is there, a bounded number of pieces.
+    fn receive(&mut self, now: Duration) -> bool {
+        let (hosts, domains) = (&mut self.hosts, &mut self.domains);
+        let mut placer = Placer { hosts, domains, by_address: &self.by_address, now, landings: Vec::new() };
+        let report = self.datapath.receive(&mut self.rx, Some(&mut placer));
+        let landings = placer.landings;
+        for landed in std::mem::take(&mut self.rx.landed) {
+            let Some((host, landing)) = usize::try_from(landed.token).ok().and_then(|at| landings.get(at)) else {
+                continue;
+            };
+            let strays = {
+                let heads = &self.rx.heads[landed.heads.clone()];
+                let Host { path, incoming, .. } = &mut self.hosts[*host];
+                let mut store = Memory { domains: &mut self.domains, incoming };
+                path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
+            };
+            for stray in strays {
+                self.frame(now, *host, &stray);
+            }
+            self.events(*host, now, None);
+        }
+        for taken in std::mem::take(&mut self.rx.taken) {
+            match self.by_address.get(&taken.from).copied() {
+                Some(host) => taken.frames().for_each(|frame| self.frame(now, host, frame)),
+                None => self.unknown += taken.frames().count() as u64,
+            }
+            self.rx.free.push(taken.slot);
+        }
+        report.frames > 0
+    }
+
+    fn frame(&mut self, now: Duration, host: usize, frame: &[u8]) {
+        let token = self.next_frame;
+        self.next_frame += 1;
+        let Host { path, incoming, .. } = &mut self.hosts[host];
+        let mut store = Memory { domains: &mut self.domains, incoming };
+        let receipt = path.receive(now, frame, token, &mut store);
+        let used = self.events(host, now, Some((token, frame)));
+        if receipt.kept > used {
+            // Something in it waits for what comes before. Frames are many and slots are few: a copy is kept.
+            self.hosts[host].frames.insert(token, (frame.to_vec(), receipt.kept - used));
+        }
+    }
+
+    /// Builds frames and sends them, until there are none or the datapath is busy.
+    fn transmit(&mut self, now: Duration) -> bool {
+        let mut busy = false;
+        for _ in 0..8 {
+            if self.tx.is_done() {
+                self.tx.clear();
+                self.pump(now);
+                for host in &mut self.hosts {
+                    let most = self.tx.frames().len() + TRANSMIT_FRAMES;
+                    while self.tx.frames().len() < most {
+                        let first = self.tx.buffer().len();
+                        let mut sources = Sources { underway: &self.underway, domains: &self.domains };
+                        let Some(built) = host.path.transmit(now, self.tx.buffer(), &mut sources) else { break };
+                        self.tx.commit(host.address, first, None, 0);
+                        if built.may_pad {
+                            self.tx.allow_padding();
+                        }
+                    }
+                }
+            }
+            if self.tx.frames().is_empty() {
+                break;
+            }
+            busy = true;
+            let report = self.datapath.transmit(&mut self.tx);
+            if report.refused > 0 {
+                self.note_refused();
+            }
+            if !self.tx.is_done() {
+                break;
+            }
+        }
+        for host in 0..self.hosts.len() {
+            self.events(host, now, None);
+        }
+        busy
+    }
+
+    /// Gives the paths what the schedulers let go.
+    fn pump(&mut self, now: Duration) {
+        for host in 0..self.hosts.len() {
+            let refused = self.hosts[host].pump(now);
+            refused.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
+        }
+    }
+
+    fn note_refused(&mut self) {
+        let too_large: HashSet<Address> =
+            self.tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
+        for address in too_large {
+            if let Some(host) = self.by_address.get(&address) {
+                let limit = self.datapath.frame_limit(address);
+                self.hosts[*host].path.set_frame_limit(limit);
+            }
+        }
+    }
+
+    /// Sleeps until something happens or is due.
+    fn sleep(&mut self, now: Duration) {
+        let mut timeout = Duration::from_millis(500);
+        let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
+        self.hosts.iter_mut().filter_map(|h| h.path.timeout()).for_each(&mut until);
+        self.directory_at.into_iter().for_each(&mut until);
+        if self.chores_due {
+            until(self.chores_at);
+        }
+        let awaited = self.domains.iter().any(Domain::is_awaited);
+        if awaited {
+            until(now + self.awaiting);
+            self.awaiting = (self.awaiting * 2).min(AWAITING.1);
+        }
+        if self.hosts.iter().any(Host::is_awaited) {
+            until(now + AWAITING.1);
+        }
+        if !self.tx.is_done() {
+            until(now + Duration::from_micros(100));
+        }
+        if timeout.is_zero() {
+            return;
+        }
+        let mut ready = self.datapath.arm() == Armed::Ready;
+        for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
+            if intake.broken.is_none() && !intake.gone && !intake.held {
+                intake.consumer.settle();
+                intake.consumer.prepare_sleep(SleepKinds::DOORBELL);
+                intake.armed = true;
+                ready |= intake.consumer.ready();
+            }
+        }
+        if !ready {
+            self.look(Some(timeout));
+        }
+        for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
+            if std::mem::take(&mut intake.armed) {
+                intake.consumer.awake();
+            }
+        }
+    }
+
+    /// Waits for events, and does what they say. Returns whether there was more than the datapath.
+    fn look(&mut self, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).is_err() {
+            return false;
+        }
+        let mut any = false;
+        for data in events.iter().map(|e| e.data.u64()) {
+            match data {
+                BELL => {
+                    any = true;
+                    self.ends.bell.clear();
+                    self.take_orders();
+                }
+                DATAPATH => {}
+                data => {
+                    any = true;
+                    self.woken(data);
+                }
+            }
+        }
+        any
+    }
+
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.ends.inbox.try_recv() {
+            match order {
+                ToNetwork::Stop => self.stopping = true,
+                ToNetwork::Announce(sink) => self.directory.announce(&sink),
+                ToNetwork::Withdraw(sink) => self.directory.withdraw(sink),
+                ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
+            }
+        }
+        self.serve_directory();
+    }
+
+    /// The last words to the other hosts.
+    fn farewell(&mut self) {
+        self.hosts.iter_mut().for_each(|h| h.path.goodbye());
+        let now = self.now();
+        self.transmit(now);
+        self.datapath.close();
+    }
+
+    pub(crate) fn datapath_stats(&self) -> insane_datapath::Stats {
+        self.datapath.stats()
+    }
+}
+
+/// The domains' memory for a path. A slot is named by its domain, segment and place.
+pub(crate) struct Memory<'a> {
+    pub(crate) domains: &'a mut [Domain],
+    pub(crate) incoming: &'a HashMap<u32, Incoming>,
+}
+
+/// A slot's name.
+pub(crate) fn name_of(domain: usize, slot: SlotId) -> u64 {
+    (domain as u64) << 48 | u64::from(slot.segment) << 32 | u64::from(slot.slot)
+}
+
+/// The slot of a name.
+pub(crate) fn slot_of(name: u64) -> (usize, SlotId) {
+    ((name >> 48) as usize, SlotId { segment: (name >> 32) as u16, slot: name as u32 })
+}
+
+impl Store for Memory<'_> {
+    fn reserve(&mut self, flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
+        let domain = self.incoming.get(&flow)?.domain;
+        let slot = self.domains.get_mut(domain)?.take_slot(bytes)?;
+        Some(name_of(domain, slot))
+    }
+
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        let (domain, slot) = slot_of(slot);
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let to = self.domains.get_mut(domain).and_then(|d| d.slab.bytes_mut(slot, at, len));
+        to.into_iter().for_each(|to| to.copy_from_slice(bytes));
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        let (domain, slot) = slot_of(slot);
+        let from = self.domains.get(domain).and_then(|d| d.slab.written(slot, at, len));
+        out.extend_from_slice(from.unwrap_or(&[]));
+    }
+}
+
+/// Tells the datapath where payloads belong.
+struct Placer<'a> {
+    hosts: &'a mut [Host],
+    domains: &'a mut [Domain],
+    by_address: &'a HashMap<Address, usize>,
+    now: Duration,
+    landings: Vec<(usize, insane_transport::Landing)>,
+}
+
+impl Place for Placer<'_> {
+    fn expects(&self) -> bool {
+        self.hosts.iter().any(|h| Path::expects_fragments(&h.path))
+    }
+
+    fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
+        let at = *self.by_address.get(&peeked.from)?;
+        let Host { path, incoming, .. } = &mut self.hosts[at];
+        let mut store = Memory { domains: self.domains, incoming };
+        let landing = path.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
+        // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
+        // may be strays, whose bytes are still to be taken from there.
+        let end = |l: &insane_transport::Landing| l.at + l.bytes;
+        let meets =
+            |l: &insane_transport::Landing| l.slot == landing.slot && l.at < end(&landing) && landing.at < end(l);
+        if self.landings.iter().any(|(_, l)| meets(l)) {
+            return None;
+        }
+        let (domain, slot) = slot_of(landing.slot);
+        let memory = self.domains.get_mut(domain)?.slab.bytes_mut(slot, landing.at, landing.bytes)?;
+        self.landings.push((at, landing));
+        let token = self.landings.len() as u64 - 1;
+        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })
+    }
+}

@@ -1,0 +1,219 @@
+//! What local sources emit: taken from their links and given to the paths of the hosts that have sinks.
+
+use crate::network::control::{Held, Place, inside};
+use crate::network::events::{clock_ns, give_back, realtime_ahead};
+use crate::network::hub::Hub;
+use insane_shm::counters::Count;
+use insane_shm::link::{Delivery, FLAG_LAUNCH_TIME, Fate};
+use insane_transport::Outgoing;
+use rustix::time::ClockId;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Messages of one link that are taken before the others have their turn.
+const BURST: usize = 256;
+
+/// Nothing is taken from a link while so many messages of one of its flows wait.
+const ENOUGH: u64 = 2048;
+
+impl Hub {
+    /// Takes what is on the links from local sources, a bounded burst each.
+    pub(crate) fn take_from_links(&mut self, now: Duration) -> bool {
+        let mut busy = false;
+        for domain in 0..self.domains.len() {
+            for link in 0..self.domains[domain].intakes.len() {
+                if self.domains[domain].intakes[link].is_some() {
+                    busy |= self.take_from(domain, link, now);
+                }
+            }
+        }
+        busy
+    }
+
+    fn take_from(&mut self, domain: usize, link: usize, now: Duration) -> bool {
+        let mut taken = 0;
+        let mut clock = None;
+        if self.is_held(domain, link) {
+            self.prune(domain, link);
+            return false;
+        }
+        while taken < BURST {
+            let Some(intake) = self.domains[domain].intakes[link].as_mut().filter(|l| l.broken.is_none()) else {
+                break;
+            };
+            match intake.consumer.poll() {
+                Ok(Some(delivery)) => {
+                    let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
+                    self.send(domain, link, now, clock, &delivery);
+                    taken += 1;
+                }
+                Ok(None) => {
+                    intake.consumer.settle_if_short();
+                    break;
+                }
+                Err(broken) => {
+                    tracing::warn!(%broken, "a session broke a link");
+                    intake.broken = Some(broken);
+                    let pair = intake.pair;
+                    self.end_pair(domain, pair);
+                    break;
+                }
+            }
+        }
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut()
+            && std::mem::take(&mut intake.returned)
+            && intake.reliable
+        {
+            intake.consumer.settle();
+            intake.consumer.wake();
+        }
+        self.prune(domain, link);
+        taken > 0
+    }
+
+    /// Whether a link's messages are all for one host that has enough to do. Then they stay where they are, and the source sees
+    /// its link fill up. With several hosts none may hold up the others: what one has no room for is dropped for it alone.
+    fn is_held(&mut self, domain: usize, link: usize) -> bool {
+        let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
+        let mut routes = intake.sources.values().flat_map(|s| s.routes.iter()).peekable();
+        let first = routes.peek().map(|r| r.host);
+        let mut full = false;
+        for route in routes {
+            let host = &self.hosts[route.host];
+            let flow =
+                host.flows[route.flow].as_ref().filter(|_| Some(route.host) == first && host.path.is_connected());
+            let Some(flow) = flow else {
+                full = false;
+                break;
+            };
+            let counts = host.path.counts(flow.number).unwrap_or_default();
+            full |= counts.waiting + (flow.queued + flow.backlog.len()) as u64 >= ENOUGH;
+        }
+        intake.held = full;
+        full
+    }
+
+    /// Gives one message to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
+    fn send(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), delivery: &Delivery) {
+        let Self { domains, hosts, underway, .. } = self;
+        let Some(intake) = domains[domain].intakes[link].as_mut() else { return };
+        let d = delivery.descriptor;
+        let launch = d.flags & FLAG_LAUNCH_TIME != 0;
+        let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
+        let late = left == Some(None);
+        let position = delivery.position;
+        let is_for = |s: &crate::network::intake::Sink| s.open && s.end.is_none_or(|end| position < end);
+        let routes = intake.sources.get(&d.source).map_or(&[][..], |s| &s.routes);
+        let mut count = 0;
+        for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
+            count += 1;
+            for sink in route.sinks.iter().filter(|s| is_for(s)) {
+                if let Some(account) = hosts[route.host].accounts[sink.account].as_mut() {
+                    account.give();
+                    if late {
+                        account.end(Count::Expired, 1);
+                    }
+                }
+            }
+        }
+        if late || count == 0 {
+            let fate = if late { Fate::Expired } else { Fate::Dropped };
+            return give_back(intake, &d, fate);
+        }
+        let held = if delivery.is_inline() {
+            inside(delivery)
+        } else {
+            intake.out += 1;
+            Held::Slot(Place { domain, link, generation: intake.generation, descriptor: d })
+        };
+        let token = underway.add(held, count);
+        let next = Outgoing {
+            token,
+            len: d.length,
+            sequence: d.sequence,
+            deadline: left.flatten().map(|left| now + Duration::from_nanos(left)),
+            priority: d.priority,
+            timestamp_ns: if d.timestamp_ns == 0 { 0 } else { d.timestamp_ns.wrapping_add(clock.1).max(1) },
+            launch_ns: if launch { d.deadline_ns } else { 0 },
+        };
+        let mut refused = 0;
+        for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
+            let host = &mut hosts[route.host];
+            let Err(why) = host.give(now, route.flow, next) else { continue };
+            refused += 1;
+            for sink in route.sinks.iter().filter(|s| is_for(s)) {
+                if let Some(account) = host.accounts[sink.account].as_mut() {
+                    account.end(why, 1);
+                }
+            }
+        }
+        // Its payload was copied, its credit is the source's again.
+        if delivery.is_inline() {
+            give_back(intake, &d, Fate::AsCounted);
+        }
+        for _ in 0..refused {
+            if let Some(Held::Slot(_)) = underway.release(token) {
+                give_back(intake, &d, Fate::Dropped);
+                intake.out -= 1;
+            }
+        }
+    }
+
+    /// Ends the flows whose last message was taken, and the link if it is spent.
+    fn prune(&mut self, domain: usize, link: usize) {
+        let Self { domains, hosts, .. } = self;
+        let Some(intake) = domains[domain].intakes[link].as_mut() else { return };
+        let head = intake.consumer.position();
+        let over = intake.broken.is_some() || (intake.gone && !intake.consumer.ready());
+        intake.sources.retain(|_, source| {
+            source.routes.retain_mut(|route| {
+                let host = &mut hosts[route.host];
+                route.sinks.retain(|sink| {
+                    let ends = over || sink.end.is_some_and(|end| head >= end);
+                    if let Some(account) = host.accounts[sink.account].as_mut().filter(|_| ends) {
+                        account.closing = true;
+                    }
+                    !ends
+                });
+                if route.sinks.is_empty() {
+                    host.close_flow(route.flow);
+                }
+                !route.sinks.is_empty()
+            });
+            !source.routes.is_empty()
+        });
+        if intake.is_spent() {
+            domains[domain].intakes[link] = None;
+        }
+    }
+
+    /// What the network has to say in a status report.
+    pub(crate) fn report(&self) -> Value {
+        let hosts: Vec<Value> = self
+            .hosts
+            .iter()
+            .map(|h| {
+                let s = h.path.stats();
+                let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
+                json!({
+                    "address": h.address.to_string(), "name": h.name, "connected": h.path.is_connected(),
+                    "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
+                    "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,
+                    "rtt_us": s.rtt_us, "sent_frames": s.sent_frames, "received_frames": s.received_frames,
+                    "lost_frames": s.lost_frames, "duplicates": s.duplicates, "foreign": s.foreign, "malformed": s.malformed,
+                    "stray": s.stray + h.stray, "refused": s.refused, "connections": s.connections,
+                    "in_flight": s.in_flight, "window": s.window,
+                })
+            })
+            .collect();
+        let d = self.datapath_stats();
+        json!({
+            "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
+            "unknown_senders": self.unknown,
+            "datapath": {
+                "name": "udp", "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
+                "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy,
+            },
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! The network side of the runtime: channels between hosts.
+//!
+//! Purpose: one thread that carries what local sources emit to the hosts that have sinks, and what arrives to the local sinks.
+//! On the shared-memory side it is a session like any other, one per domain: the core matches the sinks and sources of other
+//! hosts with those of this one, and the thread speaks the peers' protocol with the sessions (`insane_wire::peer`). Towards other
+//! hosts it is an `insane_transport::Path` each, over one datapath. Non-purpose: what is matched with what is the core's;
+//! what is sent again and when is the path's.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `hub` | the thread: its loop, its timers, its sleep |
+//! | `host` | one other host: its path, the flows to and from it |
+//! | `domain` | one domain: pairs with sessions, segments, counters |
+//! | `intake` | links from local sources: what is under way to other hosts |
+//! | `egress` | what goes first |
+//! | `outlet` | links to local sinks: what has arrived |
+//! | `directory` | who has which sinks |
+
+mod account;
+mod control;
+mod directory;
+mod domain;
+mod egress;
+mod events;
+mod host;
+mod hub;
+mod intake;
+mod links;
+mod outlet;
+mod words;
+
+use crate::config::Config;
+use crate::core::{Action, Conn, Core, Credentials};
+use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::host as wire;
+use insane_wire::id::{SessionId, SinkId};
+use insane_wire::qos::{EffectiveQos, Qos};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// What the server tells the network thread.
+#[derive(Debug)]
+pub(crate) enum ToNetwork {
+    /// What a session is told, with its descriptor.
+    Message(Conn, ToClient, Option<OwnedFd>),
+    /// A local session has a sink.
+    Announce(wire::Announce),
+    /// It is closed.
+    Withdraw(SinkId),
+    /// To end.
+    Stop,
+}
+
+/// What the network thread asks of the server.
+#[derive(Debug)]
+pub(crate) enum FromNetwork {
+    /// A sink of another host takes part.
+    OpenSink(Conn, u64, wire::Announce),
+    /// A source of another host takes part.
+    OpenSource(Conn, u64, wire::Source),
+    /// What a session asks.
+    Request(Conn, ToRuntime),
+    /// What a session's stream gets towards a host.
+    Effective(SessionId, String, EffectiveQos),
+}
+
+/// The network side could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The datapath.
+    #[error("network.listen: {0}")]
+    Datapath(#[from] insane_datapath::DatapathError),
+    /// Memory or descriptors.
+    #[error(transparent)]
+    Memory(#[from] insane_shm::ShmError),
+    /// The scheduler.
+    #[error("network.scheduler: {0}")]
+    Scheduler(#[from] insane_traffic::SpecError),
+    /// The operating system refused something.
+    #[error("network: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl From<rustix::io::Errno> for NetworkError {
+    fn from(e: rustix::io::Errno) -> Self {
+        Self::System(e.into())
+    }
+}
+
+/// A counter that wakes a thread's event loop.
+#[derive(Debug, Clone)]
+pub(crate) struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    fn new() -> Result<Self, rustix::io::Errno> {
+        Ok(Self(Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    fn ring(&self) {
+        // Fails only when the count is at its top, and then its owner is awake.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0u8; 8]);
+    }
+}
+
+/// The server's end of the network thread.
+#[derive(Debug)]
+pub(crate) struct Network {
+    to: Sender<ToNetwork>,
+    to_bell: Bell,
+    from: Receiver<FromNetwork>,
+    from_bell: Bell,
+    report: Arc<Mutex<serde_json::Value>>,
+    credentials: Credentials,
+    domains: Vec<(Conn, insane_shm::counters::Counters)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Network {
+    /// Opens the datapath, adds the network's sessions to the core and starts the thread. `None` without a `[network]` section.
+    pub(crate) fn start(
+        config: &Config,
+        core: &mut Core,
+        host: &str,
+        next: &mut Conn,
+        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
+    ) -> Result<Option<Self>, NetworkError> {
+        let Some(settings) = config.network.clone() else { return Ok(None) };
+        let mut udp = insane_datapath_udp::UdpConfig::new(settings.listen);
+        udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
+        let mut datapath = insane_datapath_udp::UdpDatapath::new(udp);
+        insane_datapath::Datapath::open(&mut datapath)?;
+        datapath.notes().iter().for_each(|note| tracing::warn!(note, "network"));
+        let credentials = Credentials {
+            pid: std::process::id(),
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+        };
+        let mut domains = Vec::new();
+        for name in config.domains().into_keys() {
+            let conn = *next;
+            *next += 1;
+            core.attach(conn, &name, credentials);
+            domains.push(domain::Domain::new(conn, name, config)?);
+        }
+        let counters = domains.iter().map(|d| (d.conn, d.counters())).collect();
+        let (to, inbox) = channel();
+        let (outbox, from) = channel();
+        let (to_bell, from_bell) = (Bell::new()?, Bell::new()?);
+        let report = Arc::new(Mutex::new(serde_json::Value::Null));
+        let ends =
+            hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
+        let hub = hub::Hub::new(settings, host.to_owned(), over(datapath), domains, ends)?;
+        let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
+        let thread = Some(thread);
+        Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread }))
+    }
+
+    /// Readable when [`Self::serve`] has something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.from_bell.0.as_fd()
+    }
+
+    pub(crate) fn tell(&self, message: ToNetwork) {
+        // It ends only when it is told to.
+        let _ = self.to.send(message);
+        self.to_bell.ring();
+    }
+
+    /// Does what the thread has asked of the core.
+    pub(crate) fn serve(&self, core: &mut Core) -> Vec<Action> {
+        self.from_bell.clear();
+        let mut actions = Vec::new();
+        while let Ok(message) = self.from.try_recv() {
+            actions.extend(match message {
+                FromNetwork::OpenSink(conn, request, sink) => {
+                    let qos = sink.qos.unwrap_or_default();
+                    self.open(core, conn, request, &sink.stream, qos, |stream| {
+                        to_runtime::Body::OpenSink(session::OpenSink {
+                            stream,
+                            channel: Some(channel_of(sink.channel, sink.name.clone())),
+                            sink: sink.sink.clone(),
+                            observer: sink.observer,
+                        })
+                    })
+                }
+                FromNetwork::OpenSource(conn, request, source) => {
+                    let qos = source.qos.unwrap_or_default();
+                    self.open(core, conn, request, &source.stream, qos, |stream| {
+                        to_runtime::Body::OpenSource(session::OpenSource {
+                            stream,
+                            channel: Some(channel_of(source.channel, source.name.clone())),
+                            epoch: source.epoch.clone(),
+                        })
+                    })
+                }
+                FromNetwork::Request(conn, message) => core.request(conn, self.credentials, message, |_| true),
+                FromNetwork::Effective(session, stream, effective) => core.effective(session, &stream, effective),
+            });
+        }
+        actions
+    }
+
+    /// Opens a stream for the network's session and then what is in it. The core refuses what it refuses any session.
+    fn open(
+        &self,
+        core: &mut Core,
+        conn: Conn,
+        request: u64,
+        stream: &str,
+        qos: Qos,
+        body: impl FnOnce(u32) -> to_runtime::Body,
+    ) -> Vec<Action> {
+        let open = session::OpenStream { name: stream.to_owned(), qos: Some(qos), strict: false };
+        let open = ToRuntime { request, body: Some(to_runtime::Body::OpenStream(open)) };
+        let mut actions = core.request(conn, self.credentials, open, |_| true);
+        let number = actions.iter().find_map(|a| match a {
+            Action::Send(c, ToClient { body: Some(to_client::Body::StreamOpened(o)), .. }) if *c == conn => {
+                Some(o.stream)
+            }
+            _ => None,
+        });
+        if let Some(number) = number {
+            let message = ToRuntime { request, body: Some(body(number)) };
+            actions.extend(core.request(conn, self.credentials, message, |_| true));
+        }
+        actions
+    }
+
+    /// What the network has to say in a status report.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        self.report.lock().map(|r| r.clone()).unwrap_or_default()
+    }
+
+    /// The counters of one of the network's sessions.
+    pub(crate) fn counters(&self, conn: Conn) -> Option<&insane_shm::counters::Counters> {
+        self.domains.iter().find(|(c, _)| *c == conn).map(|(_, counters)| counters)
+    }
+
+    /// Ends the thread; the other hosts hear of it.
+    pub(crate) fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.tell(ToNetwork::Stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A channel by its name if it has one. The receiving core hashes the name itself; that it comes to the same id was checked
+/// when it was heard.
+fn channel_of(id: u64, name: Option<String>) -> session::Channel {
+    match name {
+        Some(name) => session::Channel { name: Some(name), id: None },
+        None => session::Channel { name: None, id: Some(id) },
+    }
+}

@@ -1,0 +1,581 @@
+//! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
+
+use crate::network::domain::Domain;
+use insane_shm::counters::{Count, Counters};
+use insane_shm::link::{Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned};
+use insane_shm::memory::SharedMemory;
+use insane_shm::segment::Segment;
+use insane_shm::slab::{Slab, SlotId, geometry_for, stride_for};
+use insane_shm::wait::WakeNeed;
+use insane_wire::host::Report;
+use insane_wire::id::{Epoch, SinkId};
+use rustix::fd::OwnedFd;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// So many sinks of one source are looked through for closed ones.
+const MANY_TAPS: usize = 256;
+
+/// The size of a new segment, in bytes, for messages that are smaller.
+const SEGMENT_BYTES: u64 = 4 << 20;
+
+/// A link to a session with sinks.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) stream: String,
+    pub(crate) reliable: bool,
+    pub(crate) pair: usize,
+    pub(crate) number: u32,
+    /// Before it is accepted: the memory to make the producer of.
+    pub(crate) offered: Option<Arc<SharedMemory>>,
+    pub(crate) producer: Option<Producer>,
+    /// The session's counts, read-only.
+    pub(crate) counters: Option<Counters>,
+    pub(crate) doorbell: Option<OwnedFd>,
+    pub(crate) segments_sent: usize,
+    /// Flows to be opened once it is accepted.
+    pub(crate) waiting: Vec<(usize, SinkId, u64)>,
+    pub(crate) asked: HashSet<(u32, SinkId)>,
+    /// Bytes of slots that it holds.
+    held: u64,
+    /// What is to be put on it when there is room, or when its session has mapped the segment.
+    backlog: VecDeque<Waiting>,
+    unwoken: bool,
+    pub(crate) broken: Option<Broken>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    descriptor: Descriptor,
+    inline: Vec<u8>,
+    slot: Option<SlotId>,
+}
+
+/// Where a sink is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TapState {
+    /// Its session has not said yet that it is attached.
+    Opening,
+    /// What arrives is for it.
+    Open,
+    /// It is closed, or its session is gone.
+    Closed,
+}
+
+/// A local sink of a remote source.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    pub(crate) sink: SinkId,
+    pub(crate) outlet: Option<usize>,
+    pub(crate) state: TapState,
+    /// The flow's cell in the counters of the sink's session.
+    pub(crate) cell: u32,
+    /// Messages that were given to its link.
+    given: u64,
+    finished: u64,
+    /// Reliable: the numbers at the source of those that are not finished.
+    sequences: VecDeque<u64>,
+    /// Messages that came after it was closed.
+    late: u64,
+    report: Report,
+    told: Report,
+}
+
+/// A source of another host.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) epoch: Epoch,
+    /// Its number on the links, never used twice.
+    pub(crate) number: u32,
+    pub(crate) host: usize,
+    pub(crate) stream: String,
+    pub(crate) channel: u64,
+    pub(crate) reliable: bool,
+    /// Flows that its host has opened or is about to, and not ended. A source may begin its next before the last has ended.
+    pub(crate) flows: u32,
+    /// Since when its host is lost.
+    pub(crate) orphaned: Option<std::time::Duration>,
+    /// The flow on the host's path.
+    pub(crate) flow: Option<u32>,
+    /// The number of the last message that was handed on, and of the last that all sinks have.
+    pub(crate) last: u64,
+    pub(crate) cursor: u64,
+    pub(crate) taps: Vec<Tap>,
+    /// Reliable: messages for which there was no memory.
+    stalled: VecDeque<(Descriptor, Vec<u8>)>,
+    /// It has ended; what its sinks have not counted is still waited for.
+    pub(crate) closing: bool,
+    /// It is to be closed once everything is on its links.
+    pub(crate) ending: bool,
+    /// Its host was lost and has counted everything as unconfirmed: nobody wants to know more.
+    pub(crate) mute: bool,
+}
+
+/// A message that has arrived.
+#[derive(Debug)]
+pub(crate) enum Arrived<'a> {
+    /// In memory that is the caller's.
+    Bytes(&'a [u8]),
+    /// In a slot of the domain, which is given with it.
+    Slot(SlotId, u32),
+}
+
+impl Outlet {
+    pub(crate) fn new(stream: String, reliable: bool, pair: usize, number: u32, memory: Arc<SharedMemory>) -> Self {
+        Self {
+            stream,
+            reliable,
+            pair,
+            number,
+            offered: Some(memory),
+            producer: None,
+            counters: None,
+            doorbell: None,
+            segments_sent: 0,
+            waiting: Vec::new(),
+            asked: HashSet::new(),
+            held: 0,
+            backlog: VecDeque::new(),
+            unwoken: false,
+            broken: None,
+        }
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.producer.as_ref().map_or(0, Producer::position)
+    }
+
+    /// Wakes the session if it sleeps on this link. Never blocks.
+    pub(crate) fn wake(&mut self) {
+        self.unwoken = false;
+        if self.producer.as_mut().is_some_and(|p| p.wake() == WakeNeed::Ring)
+            && let Some(bell) = &self.doorbell
+        {
+            // A full buffer means that the session has bytes to read, and so is awake.
+            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(bell, b"!", flags);
+        }
+    }
+
+    /// Whether something waits for room.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Takes back what the session returned.
+    fn reclaim(&mut self, slab: &mut Slab) -> u32 {
+        let (Some(producer), held) = (self.producer.as_mut(), &mut self.held) else { return 0 };
+        let result = producer.reclaim(|returned| {
+            if let Returned::Slot { segment, slot, .. } = returned {
+                *held = held.saturating_sub(stride_of(slab, segment));
+                slab.unhold(SlotId { segment, slot });
+            }
+        });
+        match result {
+            Ok(taken) => taken,
+            Err(broken) => {
+                self.broken = Some(broken);
+                0
+            }
+        }
+    }
+
+    /// Puts a message on the link. `false`: there is no room now, or its segment is not mapped yet.
+    fn push(&mut self, d: &Descriptor, inline: &[u8], slot: Option<SlotId>, cap: u64, slab: &mut Slab) -> Pushed {
+        let bytes = slot.map_or(0, |s| stride_of(slab, s.segment));
+        let fits = |l: &Self| {
+            l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
+        };
+        if !fits(self) {
+            self.reclaim(slab);
+        }
+        let room = fits(self) && self.broken.is_none();
+        let Some(producer) = self.producer.as_mut().filter(|_| room) else { return Pushed::NoRoom };
+        if slot.is_some_and(|s| usize::from(s.segment) >= producer.segments()) {
+            return Pushed::NotMapped;
+        }
+        if let Some(slot) = slot {
+            slab.hold(slot);
+            self.held += bytes;
+        }
+        producer.push(d, inline);
+        self.unwoken = true;
+        Pushed::Done
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Done,
+    NoRoom,
+    NotMapped,
+}
+
+fn stride_of(slab: &Slab, segment: u16) -> u64 {
+    slab.segments().get(usize::from(segment)).map_or(0, |s| s.geometry().stride)
+}
+
+impl Remote {
+    pub(crate) fn new(epoch: Epoch, host: usize, stream: String, channel: u64, reliable: bool) -> Self {
+        Self {
+            epoch,
+            number: 0,
+            host,
+            stream,
+            channel,
+            reliable,
+            flows: 1,
+            orphaned: None,
+            flow: None,
+            last: 0,
+            cursor: 0,
+            taps: Vec::new(),
+            stalled: VecDeque::new(),
+            closing: false,
+            ending: false,
+            mute: false,
+        }
+    }
+
+    pub(crate) fn add_tap(&mut self, sink: SinkId, outlet: usize) {
+        // Those that are closed and have had their last word, once there are many.
+        if self.taps.len() >= MANY_TAPS {
+            let over = |t: &Tap| t.state == TapState::Closed && t.finished >= t.given && t.report == t.told;
+            self.taps.retain(|t| !over(t));
+        }
+        let report = Report { epoch: self.epoch.to_bytes(), sink: sink.to_bytes(), ..Report::default() };
+        self.taps.push(Tap {
+            sink,
+            outlet: Some(outlet),
+            state: TapState::Opening,
+            cell: 0,
+            given: 0,
+            finished: 0,
+            sequences: VecDeque::new(),
+            late: 0,
+            told: report.clone(),
+            report,
+        });
+    }
+
+    /// Whether nothing more will come of it.
+    pub(crate) fn is_over(&self) -> bool {
+        let told = self.mute || self.news().next().is_none();
+        self.closing && told && self.taps.iter().all(|t| t.outlet.is_none() || t.finished >= t.given)
+    }
+
+    fn news(&self) -> impl Iterator<Item = &Tap> {
+        self.taps.iter().filter(|t| t.report != t.told)
+    }
+
+    /// What is to be told to the source's host.
+    pub(crate) fn reports(&mut self) -> impl Iterator<Item = Report> + '_ {
+        self.taps.iter_mut().filter(|t| t.report != t.told).map(|t| {
+            t.told = t.report.clone();
+            t.report.clone()
+        })
+    }
+
+    /// Everything is to be told again: the host may not have heard it.
+    pub(crate) fn tell_again(&mut self) {
+        for tap in &mut self.taps {
+            tap.told = Report { epoch: Vec::new(), ..tap.told.clone() };
+        }
+    }
+
+    /// Whether some sink has messages that it has not counted.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.taps.iter().any(|t| t.outlet.is_some() && t.finished < t.given)
+    }
+}
+
+impl Tap {
+    /// Looks what the sink has counted.
+    fn look(&mut self, epoch: Epoch, counters: &Counters) {
+        if self.state == TapState::Opening || self.finished >= self.given {
+            return;
+        }
+        // A cell that is another flow's by now was this one's until all was counted.
+        let Some(cell) = counters.get(self.cell).filter(|c| c.sink == self.sink.0 && c.epoch == epoch.0) else {
+            return;
+        };
+        let mut left = self.given;
+        let mut take = |count: Count| {
+            let taken = cell.get(count).min(left);
+            left -= taken;
+            taken
+        };
+        self.report.delivered = take(Count::Delivered);
+        self.report.expired = take(Count::Expired);
+        let closed = take(Count::SinkClosed);
+        self.report.invalid = take(Count::Invalid);
+        self.report.sink_closed = self.late + closed;
+        self.finish(self.given - left);
+    }
+
+    fn came_late(&mut self) {
+        self.late += 1;
+        self.report.sink_closed += 1;
+    }
+
+    fn finish(&mut self, finished: u64) {
+        while self.finished < finished {
+            self.finished += 1;
+            self.sequences.pop_front();
+        }
+    }
+}
+
+impl Domain {
+    /// What one link may hold of the domain's memory: with all of them full, one part is left for what arrives.
+    fn link_cap(&self) -> u64 {
+        self.memory_limit / (self.outlets.iter().flatten().count() as u64 + 1)
+    }
+
+    /// A slot for a message of `len` bytes, after growing if need be. It is held once.
+    pub(crate) fn take_slot(&mut self, len: u32) -> Option<SlotId> {
+        let len = u64::from(len).max(1);
+        if self.slab.available(len) == 0 {
+            let slab = &mut self.slab;
+            for outlet in self.outlets.iter_mut().flatten() {
+                outlet.reclaim(slab);
+            }
+        }
+        if self.slab.available(len) == 0 {
+            self.grow(len);
+        }
+        self.slab.take(len).map(|taken| taken.id)
+    }
+
+    /// Adds a segment within the limit.
+    fn grow(&mut self, len: u64) {
+        let left = self.memory_limit.saturating_sub(self.slab.bytes());
+        let Some(stride) = stride_for(len).filter(|stride| *stride <= left) else { return };
+        let target = SEGMENT_BYTES.max(stride).min(left);
+        let Ok(geometry) = geometry_for(len, target) else { return };
+        let huge = self.huge_pages && geometry.bytes() >= insane_shm::memory::HUGE_PAGE as u64;
+        let segment = Segment::create(geometry, huge).or_else(|_| Segment::create(geometry, false));
+        match segment.and_then(|s| self.slab.add(Arc::new(s))) {
+            Ok(_) => (0..self.outlets.len()).for_each(|at| self.send_segments(at)),
+            Err(e) => tracing::warn!(domain = self.name, error = %e, "no memory for what arrives"),
+        }
+    }
+
+    /// Hands a message to the local sinks of its source, or counts it as dropped for each of them. Returns whether it has left
+    /// the network's own memory.
+    pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>) -> bool {
+        let Some(remote) = self.remotes[source].as_mut() else { return true };
+        d.source = remote.number;
+        let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
+        remote.last = remote.last.max(d.sequence);
+        let held = match *arrived {
+            Arrived::Slot(slot, len) => {
+                d.length = len;
+                Some(slot)
+            }
+            Arrived::Bytes(bytes) => {
+                d.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                None
+            }
+        };
+        // The connection has begun anew, and what was under way comes a second time.
+        if again {
+            held.map(|slot| self.slab.unhold(slot));
+            return true;
+        }
+        let mut inside: &[u8] = &[];
+        let mut slot = held;
+        if let Arrived::Bytes(bytes) = *arrived {
+            if bytes.is_empty() || (bytes.len() <= INLINE_BYTES && !reliable) {
+                inside = bytes;
+            } else {
+                let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
+                slot = if behind { None } else { self.take_slot(d.length) };
+                let Some(slot) = slot else {
+                    self.no_memory(source, d, bytes);
+                    return !reliable;
+                };
+                if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
+                    to.copy_from_slice(bytes);
+                }
+            }
+        }
+        self.hand_out(source, &mut d, inside, slot);
+        true
+    }
+
+    fn no_memory(&mut self, source: usize, d: Descriptor, bytes: &[u8]) {
+        let Some(remote) = self.remotes[source].as_mut() else { return };
+        if remote.reliable {
+            remote.stalled.push_back((d, bytes.to_vec()));
+            return;
+        }
+        for tap in &mut remote.taps {
+            match tap.state {
+                TapState::Open => tap.report.sink_full += 1,
+                TapState::Closed => tap.came_late(),
+                TapState::Opening => {}
+            }
+        }
+    }
+
+    /// Puts a message on the links of its sinks; the slot's own hold ends here.
+    fn hand_out(&mut self, source: usize, d: &mut Descriptor, inside: &[u8], slot: Option<SlotId>) {
+        if let Some(slot) = slot {
+            (d.segment, d.slot) = (slot.segment, slot.slot);
+        }
+        let cap = self.link_cap();
+        let Some(remote) = self.remotes[source].as_mut() else { return };
+        let mut outlets: Vec<usize> = Vec::with_capacity(4);
+        for tap in &mut remote.taps {
+            match tap.state {
+                TapState::Open => outlets.extend(tap.outlet.filter(|o| !outlets.contains(o))),
+                TapState::Closed => tap.came_late(),
+                TapState::Opening => {}
+            }
+        }
+        for at in outlets {
+            let Some(outlet) = self.outlets[at].as_mut() else { continue };
+            let mut pushed = Pushed::NotMapped;
+            if outlet.backlog.is_empty() {
+                pushed = outlet.push(d, inside, slot, cap, &mut self.slab);
+            }
+            let waits = match pushed {
+                Pushed::Done => false,
+                Pushed::NotMapped => outlet.reliable || outlet.backlog.len() < 4096,
+                Pushed::NoRoom => outlet.reliable,
+            };
+            if waits {
+                slot.into_iter().for_each(|slot| self.slab.hold(slot));
+                outlet.backlog.push_back(Waiting { descriptor: *d, inline: inside.to_vec(), slot });
+            }
+            for tap in remote.taps.iter_mut().filter(|t| t.state == TapState::Open && t.outlet == Some(at)) {
+                if pushed == Pushed::Done || waits {
+                    tap.given += 1;
+                    if remote.reliable {
+                        tap.sequences.push_back(d.sequence);
+                    }
+                } else {
+                    tap.report.sink_full += 1;
+                }
+            }
+        }
+        if let Some(slot) = slot {
+            self.slab.unhold(slot);
+        }
+    }
+
+    /// Puts on a link what waits for it.
+    pub(crate) fn flush_backlog(&mut self, at: usize) -> bool {
+        let cap = self.link_cap();
+        let Some(outlet) = self.outlets[at].as_mut() else { return false };
+        let mut any = false;
+        while let Some(first) = outlet.backlog.pop_front() {
+            match outlet.push(&first.descriptor, &first.inline, first.slot, cap, &mut self.slab) {
+                Pushed::Done => {
+                    first.slot.map(|slot| self.slab.unhold(slot));
+                    any = true;
+                }
+                Pushed::NoRoom | Pushed::NotMapped => {
+                    outlet.backlog.push_front(first);
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Looks after the links to local sinks: takes back, puts on, wakes, reads what the sinks have counted. Returns, per source
+    /// with credit to give, its place, messages and bytes that have left the network's memory, and whether anything happened.
+    pub(crate) fn tend(&mut self, gone: &mut Vec<(usize, u32, u64)>) -> bool {
+        let mut busy = false;
+        for at in 0..self.outlets.len() {
+            let Some(outlet) = self.outlets[at].as_mut() else { continue };
+            busy |= outlet.reclaim(&mut self.slab) > 0;
+            busy |= outlet.is_behind() && self.flush_backlog(at);
+            if let Some(outlet) = self.outlets[at].as_mut().filter(|o| o.unwoken) {
+                outlet.wake();
+            }
+        }
+        for source in 0..self.remotes.len() {
+            let (mut messages, mut bytes) = (0, 0u64);
+            while let Some((mut d, payload)) = self.remotes[source].as_mut().and_then(|r| r.stalled.pop_front()) {
+                let Some(slot) = self.take_slot(d.length) else {
+                    if let Some(remote) = self.remotes[source].as_mut() {
+                        remote.stalled.push_front((d, payload));
+                    }
+                    break;
+                };
+                if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
+                    to.copy_from_slice(&payload);
+                }
+                self.hand_out(source, &mut d, &[], Some(slot));
+                (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
+            }
+            if messages > 0 {
+                gone.push((source, messages, bytes));
+                busy = true;
+            }
+            let Some(remote) = self.remotes[source].as_mut() else { continue };
+            for tap in &mut remote.taps {
+                let outlet = tap.outlet.and_then(|o| self.outlets[o].as_ref());
+                if let Some(counters) = outlet.and_then(|o| o.counters.as_ref()) {
+                    let before = tap.finished;
+                    tap.look(remote.epoch, counters);
+                    busy |= tap.finished != before;
+                }
+            }
+            if remote.reliable {
+                // What is stalled was handed to nobody.
+                let last = remote.stalled.front().map_or(remote.last, |(d, _)| d.sequence.saturating_sub(1));
+                let open = remote.taps.iter().filter(|t| t.state != TapState::Opening && t.outlet.is_some());
+                let first = open.filter_map(|t| t.sequences.front()).min();
+                remote.cursor = remote.cursor.max(first.map_or(last, |s| (s - 1).min(last)));
+            }
+            if remote.ending && !remote.closing && self.is_through(source) {
+                self.close_remote(source);
+            }
+        }
+        busy
+    }
+
+    fn is_through(&self, source: usize) -> bool {
+        let Some(remote) = self.remotes[source].as_ref() else { return true };
+        let behind = |o: usize| self.outlets[o].as_ref().is_some_and(Outlet::is_behind);
+        remote.stalled.is_empty() && !remote.taps.iter().filter_map(|t| t.outlet).any(behind)
+    }
+
+    /// Ends one sink of a source: nothing that arrives from now on is for it.
+    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId) {
+        let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return };
+        remote.taps.iter_mut().filter(|t| t.sink == sink).for_each(|t| t.state = TapState::Closed);
+    }
+
+    /// Ends a link whose session is gone: its holds, and what its sinks had not counted.
+    pub(crate) fn dissolve(&mut self, at: usize) {
+        let Some(mut outlet) = self.outlets[at].take() else { return };
+        for remote in self.remotes.iter_mut().flatten() {
+            for tap in remote.taps.iter_mut().filter(|t| t.outlet == Some(at)) {
+                if let Some(counters) = &outlet.counters {
+                    tap.look(remote.epoch, counters);
+                }
+                tap.report.unconfirmed += tap.given - tap.finished;
+                tap.finish(tap.given);
+                (tap.state, tap.outlet) = (TapState::Closed, None);
+            }
+        }
+        for waiting in outlet.backlog.drain(..) {
+            waiting.slot.map(|slot| self.slab.unhold(slot));
+        }
+        if let Some(producer) = outlet.producer.as_mut() {
+            producer.dissolve(|segment, slot| {
+                self.slab.unhold(SlotId { segment, slot });
+            });
+        }
+    }
+}
+
+/// The flags of a descriptor for what a message's header says.
+pub(crate) fn flags(timestamp_ns: u64, launch_ns: u64) -> u16 {
+    (if timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 }) | (if launch_ns != 0 { FLAG_LAUNCH_TIME } else { 0 })
+}

@@ -1,0 +1,356 @@
+//! What this host and others tell each other: sinks, sources, what is attached, what became of messages.
+
+use crate::network::FromNetwork;
+use crate::network::account::Account;
+use crate::network::directory::Change;
+use crate::network::domain::place;
+use crate::network::events::{RemoteSink, Want};
+use crate::network::host::Incoming;
+use crate::network::hub::Hub;
+use crate::network::intake::{Route, Sink};
+use crate::network::outlet::{Remote, TapState};
+use crate::policy;
+use insane_shm::counters::Count;
+use insane_transport::FlowSpec;
+use insane_wire::control::{self, to_runtime};
+use insane_wire::host::{self as wire, HOST_PROTOCOL, to_host::Body};
+use insane_wire::id::{Epoch, SinkId, channel_id, valid_name};
+use insane_wire::qos::Reliability;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The most sources that one host may have here.
+const MAX_REMOTES: usize = 4096;
+
+/// The most pairs of a local source and a sink of one host.
+const MAX_READY: usize = 1 << 20;
+
+impl Hub {
+    /// The connection to a host stands: everything is said anew.
+    pub(crate) fn connected(&mut self, host: usize) {
+        let one = &mut self.hosts[host];
+        let gone = one.begin_control(Epoch::random());
+        gone.into_iter().for_each(|token| drop(self.underway.release(token)));
+        let hello = wire::Hello {
+            protocol: HOST_PROTOCOL,
+            host: self.own_name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            datapaths: vec!["udp".into()],
+            run: self.run.to_le_bytes().to_vec(),
+        };
+        one.say(Body::Hello(hello), &mut self.underway);
+        let sources: Vec<_> = one.flows.iter().flatten().filter(|f| !f.closing).map(|f| f.about.clone()).collect();
+        sources.into_iter().for_each(|about| one.say(Body::Source(about), &mut self.underway));
+        self.directory.connected(host);
+        for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
+            if remote.host == host {
+                remote.tell_again();
+            }
+        }
+        self.serve_directory();
+    }
+
+    /// The connection to a host is lost, and with it all flows from it.
+    pub(crate) fn lost(&mut self, host: usize, now: Duration) {
+        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+        for remote in remotes.filter(|r| r.host == host) {
+            (remote.flow, remote.flows) = (None, 0);
+            if remote.reliable {
+                remote.orphaned.get_or_insert(now);
+            } else {
+                (remote.ending, remote.mute) = (true, true);
+            }
+        }
+        let one = &mut self.hosts[host];
+        one.lost += 1;
+        one.end_control();
+        one.control_in = None;
+        one.requested.clear();
+        one.postponed.clear();
+        one.ready.clear();
+        one.settle_all();
+        for at in 0..one.accounts.len() {
+            if one.accounts[at].as_ref().is_some_and(|a| !a.reliable || a.closing) {
+                one.unconfirm(at);
+            }
+        }
+        // What was to be said last has nobody to hear it.
+        for flow in one.flows.iter().flatten().filter(|f| f.closing) {
+            one.path.abandon(flow.number);
+        }
+        self.directory.lost(host, now);
+        self.serve_directory();
+    }
+
+    /// A host has said something.
+    pub(crate) fn take_word(&mut self, host: usize, now: Duration, body: Body) {
+        match &body {
+            Body::Hello(hello) => {
+                let run = <[u8; 16]>::try_from(&hello.run[..]).map_or(0, u128::from_le_bytes);
+                let one = &mut self.hosts[host];
+                if valid_name(&hello.host) {
+                    one.name.clone_from(&hello.host);
+                }
+                tracing::info!(host = one.name, address = %one.address, version = hello.version, "host found");
+                if one.run != run {
+                    one.run = run;
+                    one.began_anew();
+                }
+                self.directory.heard(host, &body, now);
+            }
+            Body::Announce(announced) => {
+                // A name and an id that do not belong together are no channel.
+                let id = announced.name.as_ref().map(|n| channel_id(&announced.domain, &announced.stream, n).0);
+                if id.is_none_or(|id| id == announced.channel) {
+                    self.directory.heard(host, &body, now);
+                } else {
+                    self.hosts[host].stray += 1;
+                }
+            }
+            Body::Source(about) => self.hear_of_source(host, about),
+            Body::Ready(ready) => {
+                let key = Epoch::from_bytes(&ready.epoch).zip(SinkId::from_bytes(&ready.sink));
+                if let Some((epoch, sink)) = key {
+                    self.ready(host, epoch, sink);
+                }
+            }
+            Body::Report(report) => self.hosts[host].reported(report),
+            _ => self.directory.heard(host, &body, now),
+        }
+        self.serve_directory();
+    }
+
+    /// A host will send what a source emits.
+    fn hear_of_source(&mut self, host: usize, about: &wire::Source) {
+        let Some(epoch) = Epoch::from_bytes(&about.epoch) else { return };
+        tracing::debug!(me = self.own_name, host = self.hosts[host].name, %epoch, "source");
+        let id = about.name.as_ref().map(|n| channel_id(&about.domain, &about.stream, n).0);
+        let domain = self.domains.iter().position(|d| d.name == about.domain);
+        let Some(at) = domain.filter(|_| id.is_none_or(|id| id == about.channel)) else {
+            self.hosts[host].stray += 1;
+            return;
+        };
+        let domain = &mut self.domains[at];
+        let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
+        if let Some(remote) = known {
+            if remote.host == host && !remote.ending {
+                (remote.flows, remote.orphaned) = (remote.flows + 1, None);
+                let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
+                let words: Vec<_> = attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink }).collect();
+                words.into_iter().for_each(|w| self.hosts[host].say(Body::Ready(w), &mut self.underway));
+                self.try_accept(host, epoch);
+            } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
+                // The old one has its last words to say.
+                self.hosts[host].postponed.push(about.clone());
+            }
+            return;
+        }
+        if domain.remotes.iter().flatten().filter(|r| r.host == host).count() >= MAX_REMOTES {
+            self.hosts[host].stray += 1;
+            return;
+        }
+        let reliable = about.qos.unwrap_or_default().reliability() == Reliability::Reliable;
+        let remote = Remote::new(epoch, host, about.stream.clone(), about.channel, reliable);
+        let source = domain.add_remote(remote);
+        let (conn, about) = (domain.conn, about.clone());
+        self.ask(Want::Source(source, epoch), |request| FromNetwork::OpenSource(conn, request, about));
+    }
+
+    /// Accepts a flow once its source is known and a sink is attached.
+    pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
+        let Some((flow, number)) = self.hosts[host].requested.get(&epoch).copied() else { return };
+        let Some(at) = self.domains.iter().position(|d| d.number == number) else {
+            self.hosts[host].requested.remove(&epoch);
+            return self.hosts[host].path.refuse(flow, 2);
+        };
+        let source = self.domains[at].remotes.iter().position(|r| {
+            let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
+            r.as_ref().is_some_and(|r| fits(r) && r.taps.iter().any(|t| t.state == TapState::Open))
+        });
+        let Some(source) = source else { return };
+        let one = &mut self.hosts[host];
+        tracing::debug!(host = one.name, %epoch, flow, "flow accepted");
+        one.requested.remove(&epoch);
+        one.incoming.insert(flow, Incoming { domain: at, source });
+        if let Some(remote) = self.domains[at].remotes[source].as_mut() {
+            (remote.flow, remote.orphaned) = (Some(flow), None);
+            one.path.accept(flow, if remote.reliable { remote.cursor } else { 0 });
+        }
+    }
+
+    /// A sink of a host gets what a local source emits: the source's session is told.
+    fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId) {
+        let one = &mut self.hosts[host];
+        tracing::debug!(host = one.name, %epoch, %sink, "attached there");
+        // One that is gone was taken from its source's session already, which is not to hear of it again.
+        if self.sinks.get(&sink).is_none_or(|s| s.host != host) || one.ready.len() >= MAX_READY {
+            one.stray += 1;
+            return;
+        }
+        one.ready.insert((epoch, sink));
+        let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
+        let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
+        let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
+        let Some(intake) = self.domains[at].intakes[link].as_mut() else { return };
+        let routes = intake.sources.get_mut(&source).into_iter().flat_map(|s| s.routes.iter_mut());
+        let entry = routes
+            .flat_map(|r| r.sinks.iter_mut())
+            .find(|s| s.account == account && s.id == sink && !s.open && s.end.is_none());
+        let Some(entry) = entry else { return };
+        entry.open = true;
+        let (stream, pair) = (intake.stream.clone(), intake.pair);
+        self.domains[at].attach(link, source, sink, cell);
+        let session = self.domains[at].pairs[pair].as_ref().map(|p| p.peer);
+        let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
+        if let Some(session) = session.filter(|s| self.said.insert((s.0, stream.clone(), host))) {
+            let effective = policy::network(qos, &self.hosts[host].name);
+            let _ = self.ends.outbox.send(FromNetwork::Effective(session, stream, effective));
+            self.ends.out_bell.ring();
+        }
+    }
+
+    /// A local source is to have a sink of another host.
+    pub(crate) fn wanted(&mut self, at: usize, link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64) {
+        let known = self.sinks.get(&sink).filter(|s| s.domain == at && s.announced.channel == channel);
+        tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
+        let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
+        let (host, announced) = (known.host, known.announced.clone());
+        let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
+        let domain = &mut self.domains[at];
+        let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
+        let open = self.hosts[host].by_key.get(&(epoch, sink)).and_then(|a| self.hosts[host].accounts[*a].as_ref());
+        if open.is_some_and(|a| !a.closing) {
+            return;
+        }
+        if !fits || domain.source(link, source, epoch).is_none() {
+            return domain.detach(link, source, sink);
+        }
+        let Some(cell) = domain.cells.start(epoch, sink) else { return domain.detach(link, source, sink) };
+        let about = wire::Source {
+            epoch: epoch.to_bytes(),
+            domain: announced.domain,
+            stream: announced.stream,
+            qos: announced.qos,
+            channel,
+            name: announced.name,
+        };
+        let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
+        let one = &mut self.hosts[host];
+        let flow = one.flow_of(spec, about, &mut self.underway);
+        let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
+        one.by_key.insert((epoch, sink), account);
+        if let Some(flow) = one.flows[flow].as_mut() {
+            flow.accounts.push(account);
+        }
+        let entry = Sink { id: sink, account, open: false, end: None };
+        if let Some(of) = domain.source(link, source, epoch) {
+            match of.routes.iter_mut().find(|r| r.host == host && r.flow == flow) {
+                Some(route) => route.sinks.push(entry),
+                None => of.routes.push(Route { host, flow, sinks: vec![entry] }),
+            }
+        }
+        if self.hosts[host].ready.contains(&(epoch, sink)) {
+            self.ready(host, epoch, sink);
+        }
+    }
+
+    /// Tells the core of what has changed on other hosts, and them of what has changed here.
+    pub(crate) fn serve_directory(&mut self) {
+        while let Some((host, body)) = self.directory.outgoing() {
+            self.hosts[host].say(body, &mut self.underway);
+        }
+        let later = std::mem::take(&mut self.later);
+        let mut changes = VecDeque::from(later);
+        while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {
+            match change {
+                Change::Added { host, sink: announced } => {
+                    let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
+                    // It was gone and is back, and its sources' sessions have not yet let go of it.
+                    if self.hosts[host].accounts.iter().flatten().any(|a| a.sink == sink && !a.closing) {
+                        self.later.push(Change::Added { host, sink: announced });
+                        continue;
+                    }
+                    let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
+                        self.hosts[host].stray += 1;
+                        continue;
+                    };
+                    let conn = self.domains[domain].conn;
+                    tracing::debug!(me = self.own_name, host, %sink, "sink");
+                    self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone() });
+                    self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+                }
+                Change::Removed { host, sink } => {
+                    let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
+                    self.later.retain(|c| !is_it(c));
+                    tracing::debug!(me = self.own_name, host, %sink, "sink gone");
+                    let Some(gone) = self.sinks.remove(&sink) else { continue };
+                    let conn = self.domains[gone.domain].conn;
+                    let close = control::CloseSink { sink: sink.to_bytes() };
+                    self.ask_core(conn, to_runtime::Body::CloseSink(close));
+                    let one = &mut self.hosts[host];
+                    one.ready.retain(|(_, s)| *s != sink);
+                    let ends: Vec<_> = one
+                        .accounts
+                        .iter()
+                        .flatten()
+                        .filter(|a| a.sink == sink && !a.closing)
+                        .map(|a| (a.domain, a.link, a.source))
+                        .collect();
+                    ends.into_iter().for_each(|(domain, link, source)| self.domains[domain].detach(link, source, sink));
+                }
+            }
+        }
+    }
+
+    /// Tells the other hosts what became of their messages.
+    pub(crate) fn tell_reports(&mut self) {
+        for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
+            let host = &mut self.hosts[remote.host];
+            if host.control_in.is_some() && host.path.is_connected() && !remote.mute {
+                remote.reports().for_each(|report| host.say(Body::Report(report), &mut self.underway));
+            }
+        }
+    }
+
+    /// Forgets sources of other hosts of which nothing more will come.
+    pub(crate) fn forget(&mut self, now: Duration) {
+        let patience = Duration::from_millis(self.settings.patience_ms);
+        for domain in &mut self.domains {
+            for at in 0..domain.remotes.len() {
+                let Some(remote) = domain.remotes[at].as_mut() else { continue };
+                if remote.orphaned.is_some_and(|since| now >= since + patience) {
+                    remote.ending = true;
+                }
+                // Without its host nobody wants to know what became of the rest.
+                let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].path.is_connected();
+                if remote.is_over() || alone {
+                    domain.remotes[at] = None;
+                }
+            }
+        }
+        for host in 0..self.hosts.len() {
+            let again = std::mem::take(&mut self.hosts[host].postponed);
+            again.iter().for_each(|about| self.hear_of_source(host, about));
+        }
+        for domain in 0..self.domains.len() {
+            self.notes(domain);
+        }
+    }
+}
+
+impl crate::network::host::Host {
+    /// The host's runtime is another one: what the old one had not reported nobody will.
+    pub(crate) fn began_anew(&mut self) {
+        self.settle_all();
+        for flow in self.flows.iter().flatten().filter(|f| f.reliable) {
+            let counts = self.path.counts(flow.number).unwrap_or_default();
+            let again = counts.waiting + counts.under_way + flow.backlog.len() as u64;
+            for account in &flow.accounts {
+                if let Some(account) = self.accounts[*account].as_mut() {
+                    account.forget_reports();
+                    account.end(Count::Unconfirmed, account.pending().saturating_sub(again));
+                }
+            }
+        }
+    }
+}

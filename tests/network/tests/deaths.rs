@@ -1,0 +1,157 @@
+//! A runtime that dies, comes back, or is not heard for a while.
+
+use insane::{Qos, Reliability};
+use insane_tests_host::Watchdog;
+use insane_tests_network::{
+    LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, status, within,
+};
+use std::time::{Duration, Instant};
+
+const TEST: Duration = Duration::from_secs(30);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+fn reliable() -> Qos {
+    let mut qos = Qos::default();
+    qos.set_reliability(Reliability::Reliable);
+    qos
+}
+
+fn two() -> [Process; 2] {
+    let addresses = free_addresses(2);
+    [0, 1].map(|at| Process::start(PROGRAM, None, &config(&format!("host-{at}"), addresses[at], &addresses)))
+}
+
+#[test]
+fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
+    let _watchdog = Watchdog::start("killed", TEST);
+    let [one, mut two] = two();
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let stream = a.stream(Qos::default()).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for i in 0..100u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+    }
+    for _ in 0..100 {
+        sink.consume_timeout(LIMIT).unwrap();
+    }
+    two.kill();
+    let killed = Instant::now();
+    while source.sinks() > 0 && killed.elapsed() < Duration::from_secs(10) {
+        source.send(&[1; 160]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let took = killed.elapsed();
+    assert!(source.sinks() == 0 && took < Duration::from_millis(2000), "noticed after {took:?}");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    assert!(network_count(&status(&a), "unconfirmed") > 0, "{}", law(&a));
+    assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
+    // It comes back, its session with it, and the same ends go on.
+    two.again();
+    assert_eq!(source.wait_for_sinks(1, Duration::from_secs(10)), 1, "{}", law(&a));
+    let token = source.send(b"again").unwrap();
+    let got = || sink.consume_timeout(LIMIT).unwrap().to_vec();
+    assert_eq!(got(), b"again");
+    assert!(eventually(|| source.outcome(token).unwrap().delivered == 1));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_reliable_stream_goes_on_after_a_silence() {
+    let _watchdog = Watchdog::start("silence", TEST);
+    let [one, two] = two();
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let source = a.stream(reliable()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let losses = || status(&a)["network"]["hosts"][0]["losses"].as_u64();
+    for i in 0..50u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+    }
+    two.hold();
+    for i in 50..200u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+    }
+    assert!(within(Duration::from_secs(3), || losses() == Some(1)), "{}", law(&a));
+    two.go_on();
+    for i in 200..300u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+    }
+    for i in 0..300u32 {
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
+        assert_eq!(message.to_vec(), i.to_le_bytes().repeat(40), "message {i}");
+    }
+    assert!(sink.consume_timeout(Duration::from_millis(300)).is_err(), "something came twice");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    assert_eq!(network_count(&status(&a), "delivered"), 300, "{}", law(&a));
+}
+
+#[test]
+fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
+    let _watchdog = Watchdog::start("restart", TEST);
+    let [one, mut two] = two();
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let source = a.stream(reliable()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for i in 0..100u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), i.to_le_bytes().repeat(40));
+    }
+    // Until all of it is acknowledged: what the sink has and its runtime had not said yet would come a second time.
+    assert!(eventually(|| network_count(&status(&a), "delivered") == 100), "{}", law(&a));
+    two.kill();
+    for i in 100..200u32 {
+        source.send(&i.to_le_bytes().repeat(40)).unwrap();
+    }
+    two.again();
+    for i in 100..200u32 {
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
+        assert_eq!(message.to_vec(), i.to_le_bytes().repeat(40), "message {i}");
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn the_sources_runtime_was_killed_and_its_source_goes_on() {
+    let _watchdog = Watchdog::start("source restart", TEST);
+    let [mut one, two] = two();
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"before").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"before");
+    one.kill();
+    assert!(eventually(|| source.sinks() == 0));
+    source.send(b"into the void").unwrap();
+    one.again();
+    assert_eq!(source.wait_for_sinks(1, Duration::from_secs(10)), 1);
+    source.send(b"after").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"after");
+}
+
+#[test]
+fn a_sink_or_a_source_that_dies_is_gone_on_the_other_host() {
+    let _watchdog = Watchdog::start("ends", TEST);
+    let [one, two] = two();
+    let a = one.session("source");
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    for round in 0..5 {
+        let b = two.session("sink");
+        let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "round {round}: {}", law(&a));
+        source.send(b"hello").unwrap();
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"hello");
+        source.send(b"for nobody").unwrap();
+        b.close();
+        assert!(eventually(|| source.sinks() == 0), "round {round}: {}", law(&a));
+        assert!(eventually(|| law_holds(&a)), "round {round}: {}", law(&a));
+    }
+    drop(source);
+    a.close();
+    let watcher = two.session("watcher");
+    let left = || status(&watcher)["network"]["hosts"][0]["flows_in"].as_u64();
+    assert!(eventually(|| left() == Some(0)), "{}", status(&watcher));
+}
