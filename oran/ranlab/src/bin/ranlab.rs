@@ -1,0 +1,6 @@
+//! The RAN lab's program.
+#![forbid(unsafe_code)]
+
+fn main() {
+    print!("{}", insane_ranlab::config::DEFAULT_TOML);
+}
