@@ -10,8 +10,8 @@ use insane_traffic::{Dequeued, Packet, Pipeline, RlcStatus, SpecError, Time};
 use super::air::{Air, Arrived, FlowSettings, Grant, Harq};
 use super::channel::Mcs;
 use super::delay::DelayLine;
-use super::f1u::DeliveryStatus;
-use super::pdcp::SnLength;
+use super::f1u::{DeliveryStatus, MAX_RANGES};
+use super::pdcp::{SnLength, nearest};
 use super::pdu::Pdu;
 use super::phy::{Allocation, Sizes};
 use super::slots::{Pattern, SlotKind};
@@ -62,6 +62,8 @@ struct Bearer {
     /// What the central unit believes to be in the distributed unit: counts and sizes; and the sum of the sizes.
     unsent: VecDeque<(u64, u32)>,
     unsent_bytes: u64,
+    /// What the distributed unit refused and has not yet reported, as ranges of counts.
+    missing: VecDeque<(u64, u64)>,
     /// Packets given to the RLC, and of those the ones that it refused.
     to_rlc: u64,
     refused: u64,
@@ -390,7 +392,14 @@ impl Cell {
 
     fn into_rlc(&mut self, now: Time, ue: usize, n: usize, count: u64, pdu: Box<Pdu>) {
         if self.down.push(now, ue, n, count, self.header, pdu).is_err() {
-            self.ues[ue].bearers[n].refused += 1;
+            let bearer = &mut self.ues[ue].bearers[n];
+            bearer.refused += 1;
+            if self.feedback == Feedback::F1u {
+                match bearer.missing.back_mut() {
+                    Some((_, last)) if *last + 1 == count => *last = count,
+                    _ => bearer.missing.push_back((count, count)),
+                }
+            }
         }
     }
 
@@ -407,7 +416,11 @@ impl Cell {
                         self.egress(now, ue, n);
                     }
                     Feedback::F1u => {
+                        let missing = &mut self.ues[ue].bearers[n].missing;
+                        let ranges = missing.drain(..missing.len().min(MAX_RANGES));
+                        let low = |count: u64| (count & 0x00ff_ffff) as u32;
                         let status = DeliveryStatus {
+                            lost: ranges.map(|(first, last)| (low(first), low(last))).collect(),
                             desired_buffer: u32::try_from(buffer.limit()).unwrap_or(u32::MAX),
                             transmitted: buffer.transmitted.map(|count| self.sn.truncate(count)),
                             ..DeliveryStatus::default()
@@ -428,6 +441,14 @@ impl Cell {
             return;
         };
         bearer.status_frames[0] += 1;
+        let reference = bearer.next_count;
+        for (first, last) in status.lost {
+            // Packets are numbered alike on F1-U and in PDCP, but for the width.
+            let (first, last) = (nearest(first, 24, reference), nearest(last, 24, reference));
+            let from = bearer.unsent.partition_point(|(count, _)| *count < first);
+            let to = bearer.unsent.partition_point(|(count, _)| *count <= last).max(from);
+            bearer.unsent_bytes -= bearer.unsent.drain(from..to).map(|(_, size)| u64::from(size)).sum::<u64>();
+        }
         if let Some(sn) = status.transmitted {
             let count = self.sn.expand(sn, bearer.unsent.front().map_or(bearer.next_count, |(count, _)| *count));
             while let Some((_, size)) = bearer.unsent.pop_front_if(|(c, _)| *c <= count) {
@@ -528,6 +549,7 @@ impl Bearer {
             next_count: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            missing: VecDeque::new(),
             to_rlc: 0,
             refused: 0,
             from_ue: 0,

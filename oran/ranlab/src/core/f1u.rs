@@ -4,7 +4,7 @@
 /// PDU type 1 of the NR user plane protocol.
 const PDU_TYPE: u8 = 1;
 /// How many lost ranges a frame may carry, which is what one octet can count.
-const MAX_RANGES: usize = 255;
+pub const MAX_RANGES: usize = 255;
 
 /// A delivery status. Sequence numbers are 24 bits wide on the wire, and higher bits are cut off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -50,13 +50,18 @@ impl SnLength {
     /// The count nearest to `reference` that has these bits.
     #[must_use]
     pub fn expand(self, sn: u32, reference: u64) -> u64 {
-        let modulus = 1_u64 << u8::from(self);
-        let sn = u64::from(sn) & (modulus - 1);
-        let base = reference & !(modulus - 1);
-        let near = |count: u64| count.abs_diff(reference);
-        let candidates = [base.checked_sub(modulus), Some(base), base.checked_add(modulus)];
-        candidates.into_iter().flatten().map(|b| b + sn).min_by_key(|&c| near(c)).unwrap_or(sn)
+        nearest(sn, u8::from(self), reference)
     }
+}
+
+/// The count nearest to `reference` whose low `bits` bits are those of `sn`.
+#[must_use]
+pub fn nearest(sn: u32, bits: u8, reference: u64) -> u64 {
+    let modulus = 1_u64 << bits.min(32);
+    let sn = u64::from(sn) & (modulus - 1);
+    let base = reference & !(modulus - 1);
+    let candidates = [base.checked_sub(modulus), Some(base), base.checked_add(modulus)];
+    candidates.into_iter().flatten().map(|b| b + sn).min_by_key(|c| c.abs_diff(reference)).unwrap_or(sn)
 }
 
 #[cfg(test)]

@@ -225,8 +225,10 @@ pub struct Receiver {
     reordering: Span,
     next: u64,
     pending: BTreeMap<u64, Partial>,
-    /// Since when something complete waits for something missing.
-    blocked: Option<Time>,
+    /// Since when something waits for something missing, and up to which number the wait counts.
+    blocked: Option<(Time, u64)>,
+    /// What is missing below this is not waited for.
+    give_up: u64,
     lost: u64,
 }
 
@@ -234,7 +236,7 @@ impl Receiver {
     /// A receiver that waits for a missing packet so long (t-Reordering).
     #[must_use]
     pub const fn new(reordering: Span) -> Self {
-        Self { reordering, next: 0, pending: BTreeMap::new(), blocked: None, lost: 0 }
+        Self { reordering, next: 0, pending: BTreeMap::new(), blocked: None, give_up: 0, lost: 0 }
     }
 
     /// A piece arrived.
@@ -262,9 +264,10 @@ impl Receiver {
     /// The next packet in order, if it is there or what is before it was waited for long enough.
     pub fn deliver(&mut self, now: Time) -> Option<Box<Pdu>> {
         loop {
-            let mut first = self.pending.first_entry()?;
-            let sn = *first.key();
-            let partial = first.get_mut();
+            let alone = self.pending.len() == 1;
+            let highest = self.pending.last_key_value().map(|(sn, _)| *sn)?;
+            let first = self.pending.first_entry()?;
+            let (sn, partial) = (*first.key(), first.get());
             let complete = !partial.lost && partial.whole.as_ref().is_some_and(|(_, size)| partial.got >= *size);
             if sn == self.next && complete {
                 let whole = first.remove().whole;
@@ -273,28 +276,32 @@ impl Receiver {
                 return whole.map(|(pdu, _)| pdu);
             }
             // The rest of this packet is not sent yet, and nothing waits behind it.
-            if sn == self.next && !partial.lost && self.pending.len() == 1 {
+            if sn == self.next && !partial.lost && alone {
                 return None;
             }
-            let Some(first) = self.pending.first_entry() else { return None };
-            // Something is missing. What is lost and what is late look the same from here.
-            if *self.blocked.get_or_insert(now) + self.reordering > now {
-                return None;
+            // Something is missing. What is lost and what is late look the same from here; when the timer ends,
+            // everything missing that it ran for is given up at once.
+            if sn >= self.give_up {
+                let (since, upto) = *self.blocked.get_or_insert((now, highest + 1));
+                if since + self.reordering > now {
+                    return None;
+                }
+                self.give_up = upto;
             }
+            self.blocked = None;
             if complete {
                 self.next = sn;
             } else {
                 self.lost += u64::from(first.remove().whole.is_some());
                 self.next = sn + 1;
             }
-            self.blocked = None;
         }
     }
 
     /// When [`Self::deliver`] may have something though nothing arrives.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.blocked.map(|at| at + self.reordering)
+        self.blocked.map(|(since, _)| since + self.reordering)
     }
 
     /// Packets given up.
