@@ -29,3 +29,4 @@
 
 pub mod config;
 pub mod core;
+pub mod host;
