@@ -29,4 +29,5 @@
 
 pub mod config;
 pub mod core;
+pub mod experiment;
 pub mod host;

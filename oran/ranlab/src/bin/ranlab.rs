@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use insane_ranlab::config::{Config, DEFAULT_TOML};
+use insane_ranlab::experiment::{EXPERIMENTS, Settings, game};
 use insane_ranlab::host::lab::{Lab, Sample};
-use insane_ranlab::host::namespaces::{SERVER, address};
+use insane_ranlab::host::namespaces::{SERVER, abandon, address};
 use insane_ranlab::host::process::{Running, in_namespace};
 use insane_ranlab::host::trace::Trace;
 use insane_ranlab::host::{impossible, view};
@@ -39,6 +40,42 @@ enum Verb {
     /// Run a program in a UE's namespace, with a lab between it and the server's. The program finds the addresses in
     /// RANLAB_SERVER and RANLAB_UE, and the namespaces in RANLAB_NS_SERVER and RANLAB_NS_UE.
     Run(RunArguments),
+    /// Run experiments of the TC-RAN paper and write their figures.
+    Experiment {
+        /// Which; all of them if none is named.
+        names: Vec<String>,
+        /// Short phases, for a look.
+        #[arg(long)]
+        quick: bool,
+        /// How often each is repeated.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+        repetitions: u32,
+        /// The folder for the figures.
+        #[arg(long, default_value = "out/ranlab")]
+        out: PathBuf,
+    },
+    /// Serve the game of the experiments.
+    GameServer(Game),
+    /// Play the game of the experiments; what was seen is printed as JSON.
+    Game {
+        /// The server's address.
+        server: String,
+        #[command(flatten)]
+        game: Game,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Game {
+    /// The UDP port.
+    #[arg(long, default_value_t = 7777)]
+    port: u16,
+    /// Length of a tick in milliseconds.
+    #[arg(long, default_value_t = 33, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    tick: u64,
+    /// How long.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
 }
 
 #[derive(Debug, Parser)]
@@ -93,6 +130,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Verb::Run(arguments) => run(&arguments),
+        Verb::Experiment { names, quick, repetitions, out } => experiment(&names, &Settings { repetitions, quick }, &out),
+        Verb::GameServer(Game { port, tick, seconds }) => {
+            game::serve(port, Duration::from_millis(tick), Duration::from_secs(seconds))
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Into::into)
+        }
+        Verb::Game { server, game } => play(&server, &game),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ranlab: {error}");
@@ -100,9 +144,51 @@ fn main() -> ExitCode {
     })
 }
 
+fn play(server: &str, game: &Game) -> Result<ExitCode, Failure> {
+    let played =
+        game::play(server, game.port, Duration::from_millis(game.tick), Duration::from_secs(game.seconds))?;
+    println!("{}", serde_json::to_string(&played)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn experiment(names: &[String], settings: &Settings, out: &Path) -> Result<ExitCode, Failure> {
+    let known = || EXPERIMENTS.iter().map(|e| e.name).collect::<Vec<_>>().join(", ");
+    if let Some(other) = names.iter().find(|name| EXPERIMENTS.iter().all(|e| e.name != name.as_str())) {
+        return Err(format!("there is no experiment {other}; there are {}", known()).into());
+    }
+    end_on_signal()?;
+    let chosen = EXPERIMENTS.iter().filter(|e| names.is_empty() || names.iter().any(|name| name == e.name));
+    let mut all_met = true;
+    for one in chosen {
+        let (report, path) = one.run(settings, out)?;
+        print!("{report}");
+        println!("  written to {}", path.display());
+        all_met &= report.figures.iter().all(|f| f.met != Some(false));
+    }
+    // A bar that was not met is a finding and no failure of the program.
+    println!("{}", if all_met { "all bars met" } else { "not all bars met" });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the program on a signal, with its namespaces. Its children end with it.
+fn end_on_signal() -> Result<(), Failure> {
+    let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            eprintln!("ranlab: interrupted, nothing more is written");
+            abandon();
+            std::process::exit(130);
+        }
+    });
+    Ok(())
+}
+
+const SIGNALS: [i32; 3] =
+    [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+
 fn stopped() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in SIGNALS {
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)

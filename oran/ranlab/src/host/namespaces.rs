@@ -69,6 +69,15 @@ pub fn sweep() {
     }
 }
 
+/// Removes what this process made, for one that is about to end without unwinding. Programs in the namespaces keep them
+/// until they end.
+pub fn abandon() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    let prefix = format!("rl-{}-", std::process::id());
+    let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&prefix)).for_each(|name| remove(&name));
+}
+
 impl Namespaces {
     /// Makes the namespaces srv and core, one for each UE, and what connects them.
     ///
