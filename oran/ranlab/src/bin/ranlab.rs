@@ -50,23 +50,26 @@ enum Verb {
         /// How often each is repeated.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
         repetitions: u32,
+        /// The lab's configuration instead of the defaults; its first UE has the greedy flows.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// The folder for the figures.
         #[arg(long, default_value = "out/ranlab")]
         out: PathBuf,
     },
     /// Serve the game of the experiments.
-    GameServer(Game),
+    GameServer(Ticks),
     /// Play the game of the experiments; what was seen is printed as JSON.
     Game {
         /// The server's address.
         server: String,
         #[command(flatten)]
-        game: Game,
+        ticks: Ticks,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Game {
+struct Ticks {
     /// The UDP port.
     #[arg(long, default_value_t = 7777)]
     port: u16,
@@ -130,13 +133,16 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Verb::Run(arguments) => run(&arguments),
-        Verb::Experiment { names, quick, repetitions, out } => experiment(&names, &Settings { repetitions, quick }, &out),
-        Verb::GameServer(Game { port, tick, seconds }) => {
+        Verb::Experiment { names, quick, repetitions, config, out } => {
+            let config = config.map_or(Ok(Config::default()), |path| read(&path));
+            config.and_then(|config| experiment(&names, &Settings { repetitions, quick, config }, &out))
+        }
+        Verb::GameServer(Ticks { port, tick, seconds }) => {
             game::serve(port, Duration::from_millis(tick), Duration::from_secs(seconds))
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(Into::into)
         }
-        Verb::Game { server, game } => play(&server, &game),
+        Verb::Game { server, ticks } => play(&server, &ticks),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ranlab: {error}");
@@ -144,9 +150,9 @@ fn main() -> ExitCode {
     })
 }
 
-fn play(server: &str, game: &Game) -> Result<ExitCode, Failure> {
+fn play(server: &str, ticks: &Ticks) -> Result<ExitCode, Failure> {
     let played =
-        game::play(server, game.port, Duration::from_millis(game.tick), Duration::from_secs(game.seconds))?;
+        game::play(server, ticks.port, Duration::from_millis(ticks.tick), Duration::from_secs(ticks.seconds))?;
     println!("{}", serde_json::to_string(&played)?);
     Ok(ExitCode::SUCCESS)
 }
@@ -297,5 +303,15 @@ impl Watch {
 
     fn end(self) -> Result<(), Failure> {
         self.trace.map_or(Ok(()), |trace| trace.close().map_err(Into::into))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
     }
 }

@@ -9,14 +9,12 @@ use insane_traffic::spec::Change;
 
 use super::numbers::Point;
 use crate::config::Config;
+use crate::core::stats::BearerStats;
 use crate::host::HostError;
 use crate::host::lab::{Lab, Sample};
 use crate::host::namespaces::SERVER;
 use crate::host::process::Running;
 use crate::host::view::{Row, rows};
-
-/// The identity and the bearer of the one UE that experiments have.
-pub(super) const BEARER: (u16, u8) = (0x4601, 1);
 
 /// The first port of the greedy flows; flow n has this plus n.
 pub(super) const FIRST_PORT: u16 = 5201;
@@ -27,6 +25,8 @@ pub(super) struct Bench {
     kept: Arc<Mutex<Vec<Row>>>,
     keeper: Option<JoinHandle<()>>,
     servers: Vec<Running>,
+    /// The first UE's identity and its first bearer's id.
+    bearer: (u16, u8),
     /// The wall clock, in seconds, when the lab's clock was zero.
     epoch: f64,
 }
@@ -47,6 +47,8 @@ pub(super) struct Ping {
 impl Bench {
     /// A lab with servers for `flows` greedy flows; the state of its bearer is kept every 100 ms.
     pub(super) fn new(config: &Config, flows: u16) -> Result<Self, HostError> {
+        let bearer = config.ues.first().and_then(|ue| Some((ue.rnti, ue.bearers.first()?.id)));
+        let bearer = bearer.ok_or_else(|| HostError::new("configuration", "it has no UE with a bearer"))?;
         let (to, inbox) = sync_channel(256);
         let lab = Lab::start(config, Some((Duration::from_millis(100), to)))?;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -68,7 +70,7 @@ impl Bench {
         };
         let servers = (0..flows).map(server).collect::<Result<_, _>>()?;
         std::thread::sleep(Duration::from_millis(300));
-        Ok(Self { lab: Some(lab), kept, keeper: Some(keeper), servers, epoch })
+        Ok(Self { lab: Some(lab), kept, keeper: Some(keeper), servers, bearer, epoch })
     }
 
     fn lab(&self) -> Result<&Lab, HostError> {
@@ -116,13 +118,15 @@ impl Bench {
     /// Changes the bearer's pipeline by the changes of a JSON text; when that was done.
     pub(super) fn change(&self, json: &str) -> Result<f64, HostError> {
         let changes: Vec<Change> = serde_json::from_str(json).map_err(|e| HostError::new("change", e))?;
-        self.lab()?.change(BEARER.0, BEARER.1, &changes)?;
+        self.lab()?.change(self.bearer.0, self.bearer.1, &changes)?;
         Ok(self.now())
     }
 
-    /// The state of the lab now.
-    pub(super) fn sample(&self) -> Result<Box<Sample>, HostError> {
-        self.lab()?.sample()
+    /// The lab's clock in seconds and the state of the bearer.
+    pub(super) fn look(&self) -> Result<(f64, BearerStats), HostError> {
+        let cell = self.lab()?.sample()?.cell;
+        let bearer = cell.bearer(self.bearer.0, self.bearer.1).cloned();
+        bearer.map(|b| (cell.time_ns as f64 / 1e9, b)).ok_or_else(|| HostError::new("sample", "the bearer is gone"))
     }
 
     /// Ends the lab; the rows of its bearer.
@@ -134,7 +138,7 @@ impl Bench {
             let _ = keeper.join();
         }
         let kept = self.kept.lock().map(|kept| kept.clone()).unwrap_or_default();
-        kept.into_iter().filter(|row| (row.rnti, row.drb) == BEARER).collect()
+        kept.into_iter().filter(|row| (row.rnti, row.drb) == self.bearer).collect()
     }
 }
 

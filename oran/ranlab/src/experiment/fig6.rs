@@ -14,7 +14,7 @@ const HALVES: &str = r#"[{"op":"add-queue","queue":{"id":1}},
 
 /// Flows 1 to 3 get a queue with a shaper.
 const SHAPED: &str = r#"[{"op":"add-queue","queue":{"id":1,
-        "shaper":{"type":"token-bucket","rate":"15mbit","burst":"6k"}}},
+        "shaper":{"type":"token-bucket","rate":"15mbit","burst":"16k"}}},
     {"op":"add-filter","filter":{"id":1,"match":{"proto":"6","src_port":"5201-5203"},"to":{"type":"queue","queue":1}}},
     {"op":"set-scheduler","scheduler":{"type":"round-robin"}},
     {"op":"set-pacer","pacer":{"type":"5g-bdp"}}]"#;
@@ -31,7 +31,7 @@ struct Run {
 
 fn runs(settings: &Settings, change: &str, title: &str) -> Result<(Report, Vec<Run>), HostError> {
     let times = if settings.quick { [3.0, 8.0, 24.0] } else { [5.0, 10.0, 40.0] };
-    let runs = (0..settings.repetitions).map(|_| once(times, change, title)).collect::<Result<Vec<_>, _>>()?;
+    let runs = (0..settings.repetitions).map(|_| once(&settings.config, times, change, title)).collect::<Result<Vec<_>, _>>()?;
     let mut report = Report::new();
     report.set("flows_at_s", times[0]);
     report.set("change_at_s", times[1]);
@@ -76,15 +76,14 @@ pub(super) fn shaped(settings: &Settings) -> Result<Report, HostError> {
 
 /// Bytes that left queue 0 and queue 1.
 fn forwarded(bench: &Bench) -> Result<(f64, [f64; 2]), HostError> {
-    let sample = bench.sample()?;
-    let (rnti, drb) = super::bench::BEARER;
-    let queues = sample.cell.bearer(rnti, drb).map(|b| b.pipeline.queues.clone()).unwrap_or_default();
+    let (now, bearer) = bench.look()?;
+    let queues = &bearer.pipeline.queues;
     let bytes = |id| queues.iter().find(|q| q.id == id).map_or(0.0, |q| q.basic.bytes as f64);
-    Ok((sample.cell.time_ns as f64 / 1e9, [bytes(0), bytes(1)]))
+    Ok((now, [bytes(0), bytes(1)]))
 }
 
-fn once([begin, act, end]: [f64; 3], change: &str, title: &str) -> Result<Run, HostError> {
-    let bench = Bench::new(&Config::default(), 4)?;
+fn once(config: &Config, [begin, act, end]: [f64; 3], change: &str, title: &str) -> Result<Run, HostError> {
+    let bench = Bench::new(config, 4)?;
     let ping = bench.ping(0.1, end)?;
     bench.until(begin);
     let flows = (0..4).map(|n| bench.greedy(n, end - begin, "cubic")).collect::<Result<Vec<_>, _>>()?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::bench::{BEARER, Bench, series};
+use super::bench::{Bench, series};
 use super::game::Played;
 use super::numbers::{Point, mean, quantile, sorted, within};
 use super::{Lines, Plot, Report, Settings};
@@ -38,8 +38,8 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     let times = if settings.quick { [5.0, 30.0] } else { [10.0, 60.0] };
     let mut both: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..settings.repetitions {
-        both[0].push(once(times, false)?);
-        both[1].push(once(times, true)?);
+        both[0].push(once(&settings.config, times, false)?);
+        both[1].push(once(&settings.config, times, true)?);
     }
     let of = |n: usize, f: fn(&Run) -> f64| both[n].iter().map(f).collect::<Vec<_>>();
     let mut report = Report::new();
@@ -73,9 +73,8 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
 /// Looks at the RLC until packets stay too long, then acts; when that was, or nothing if it never came to it.
 fn xapp(bench: &Bench, until: f64) -> Result<Option<f64>, HostError> {
     while bench.now() < until {
-        let sample = bench.sample()?;
-        let rlc = sample.cell.bearer(BEARER.0, BEARER.1).map(|b| b.rlc.head_sojourn_ns).unwrap_or(0);
-        if rlc as f64 / 1e6 > TRIGGER_MS {
+        let (_, bearer) = bench.look()?;
+        if bearer.rlc.head_sojourn_ns as f64 / 1e6 > TRIGGER_MS {
             return bench.change(CHANGE).map(Some);
         }
         std::thread::sleep(LOOK);
@@ -83,8 +82,8 @@ fn xapp(bench: &Bench, until: f64) -> Result<Option<f64>, HostError> {
     Ok(None)
 }
 
-fn once([begin, end]: [f64; 2], control: bool) -> Result<Run, HostError> {
-    let bench = Bench::new(&Config::default(), 1)?;
+fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, HostError> {
+    let bench = Bench::new(config, 1)?;
     let own = std::env::current_exe().map_err(|e| HostError::new("own program", e))?;
     let own = own.to_string_lossy().into_owned();
     let (tick, seconds) = (TICK_MS.to_string(), (end + 2.0).ceil().to_string());

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::host::{HostError, impossible, process};
 
 mod bench;
@@ -15,12 +16,14 @@ pub mod game;
 pub mod numbers;
 
 /// How an experiment is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Repetitions.
     pub repetitions: u32,
     /// Short phases instead of the paper's.
     pub quick: bool,
+    /// The lab's configuration.
+    pub config: Config,
 }
 
 /// One figure of an experiment beside what it should be.
@@ -126,7 +129,9 @@ impl Experiment {
         self.name.clone_into(&mut report.experiment);
         self.title.clone_into(&mut report.title);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let lab = serde_json::to_value(&settings.config).map_err(|e| HostError::new("configuration", e))?;
         for (key, value) in [
+            ("lab", lab),
             ("quick", settings.quick.into()),
             ("repetitions", settings.repetitions.into()),
             ("kernel", kernel.trim().into()),
