@@ -171,6 +171,7 @@ impl Radio {
             mcs: McsSpec::Fixed { index: 14 },
             symbols: 13,
             delay: Duration::micros(1_500),
+            harq: HarqSpec { bler: 0.01, delay: Duration::millis(5), ..HarqSpec::default() },
             ..Self::default()
         }
     }
@@ -210,7 +211,7 @@ pub struct HarqSpec {
 
 impl Default for HarqSpec {
     fn default() -> Self {
-        Self { bler: 0.1, bler_again: 0.01, delay: Duration::millis(5), transmissions: 4, processes: 16 }
+        Self { bler: 0.1, bler_again: 0.01, delay: Duration::millis(4), transmissions: 4, processes: 16 }
     }
 }
 
@@ -423,6 +424,19 @@ impl BearerSpec {
     }
 }
 
+/// Gives `table` what it lacks of `defaults`; of its own it keeps everything. A scheme is one value, whatever its keys.
+fn fill(table: &mut toml::Table, defaults: toml::Table) {
+    for (key, value) in defaults {
+        match (table.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(value)) if key != "mcs" => fill(inner, value),
+            (Some(_), _) => {}
+            (None, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
 impl Config {
     /// Reads and checks a file.
     ///
@@ -435,9 +449,7 @@ impl Config {
         let mut raw: toml::Table = toml::from_str(text).map_err(syntax)?;
         if let Some(toml::Value::Table(mut given)) = raw.remove("uplink") {
             let defaults = toml::Table::try_from(Radio::uplink()).map_err(|e| ConfigError::Syntax(e.to_string()))?;
-            defaults.into_iter().for_each(|(key, value)| {
-                given.entry(key).or_insert(value);
-            });
+            fill(&mut given, defaults);
             config.uplink = given.try_into().map_err(syntax)?;
         }
         config.check()?;

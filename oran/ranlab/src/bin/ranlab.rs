@@ -17,6 +17,7 @@ use insane_ranlab::host::lab::{Lab, Sample};
 use insane_ranlab::host::namespaces::{SERVER, abandon, address};
 use insane_ranlab::host::process::{Running, in_namespace};
 use insane_ranlab::host::trace::Trace;
+use insane_ranlab::host::sys::realtime;
 use insane_ranlab::host::{impossible, view};
 
 /// A 5G user plane in user space that real programs talk through. Needs root: it makes network namespaces, and removes
@@ -138,6 +139,7 @@ fn main() -> ExitCode {
             config.and_then(|config| experiment(&names, &Settings { repetitions, quick, config }, &out))
         }
         Verb::GameServer(Ticks { port, tick, seconds }) => {
+            foreground();
             game::serve(port, Duration::from_millis(tick), Duration::from_secs(seconds))
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(Into::into)
@@ -150,7 +152,15 @@ fn main() -> ExitCode {
     })
 }
 
+/// A game runs before what runs in the background: its own delays are not the network's.
+fn foreground() {
+    if let Err(error) = realtime() {
+        eprintln!("ranlab: no real-time scheduling, the machine's load counts as delay: {error}");
+    }
+}
+
 fn play(server: &str, ticks: &Ticks) -> Result<ExitCode, Failure> {
+    foreground();
     let played =
         game::play(server, ticks.port, Duration::from_millis(ticks.tick), Duration::from_secs(ticks.seconds))?;
     println!("{}", serde_json::to_string(&played)?);

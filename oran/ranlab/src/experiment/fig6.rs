@@ -26,6 +26,7 @@ struct Run {
     /// Bytes of IP packets that left each of the two queues after the change, in Mbit/s.
     queues: [f64; 2],
     loaded_rtt: f64,
+    late: Vec<f64>,
     plots: Vec<Plot>,
 }
 
@@ -55,6 +56,7 @@ pub(super) fn halves(settings: &Settings) -> Result<Report, HostError> {
         .paper("50 %");
     report.figure("share of queue 0, by the pipeline's count", "%", &of(|r| 100.0 * r.queues[0] / (r.queues[0] + r.queues[1])));
     report.figure("RTT of a ping beside flow 1, mean", "ms", &of(|r| r.loaded_rtt)).paper("not shown: slicing alone cures no delay");
+    report.lateness(&runs.iter().map(|r| r.late.clone()).collect::<Vec<_>>());
     report.plots = runs.pop().map(|r| r.plots).unwrap_or_default();
     Ok(report)
 }
@@ -70,6 +72,7 @@ pub(super) fn shaped(settings: &Settings) -> Result<Report, HostError> {
     report.figure("flow 4, goodput", "Mbit/s", &of(|r| r.after[3])).paper("25 Mbit/s");
     report.figure("all flows, goodput", "Mbit/s", &of(|r| r.after.iter().sum())).paper("about 40 Mbit/s");
     report.figure("RTT of a ping beside flow 4, mean", "ms", &of(|r| r.loaded_rtt)).paper("not shown: slicing alone cures no delay");
+    report.lateness(&runs.iter().map(|r| r.late.clone()).collect::<Vec<_>>());
     report.plots = runs.pop().map(|r| r.plots).unwrap_or_default();
     Ok(report)
 }
@@ -111,6 +114,7 @@ fn once(config: &Config, [begin, act, end]: [f64; 3], change: &str, title: &str)
         after: flows.iter().map(|f| mean(&within(f, acted + 3.0, end - 1.0))).collect(),
         queues: [0, 1].map(|n| (second[n] - first[n]) * 8.0 / 1e6 / (to - from)),
         loaded_rtt: mean(&within(&pings, acted + 3.0, end - 1.0)),
+        late: rows.iter().map(|r| r.late_ms).collect(),
         plots: vec![
             plot("throughput", "Mbit/s", lines),
             plot("round trip of a ping", "ms", Lines::from([("ping".to_owned(), pings)])),

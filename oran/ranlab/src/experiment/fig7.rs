@@ -9,7 +9,7 @@ use crate::host::HostError;
 
 /// What the xApp asks for: a CoDel with its default target and interval, and the pacer.
 const CHANGE: &str = r#"[{"op":"modify-queue","id":0,"kind":{"type":"codel"}},
-    {"op":"set-pacer","pacer":{"type":"5g-bdp"}}]"#;
+    {"op":"set-pacer","pacer":{"type":"5g-bdp","horizon":"2ms"}}]"#;
 
 /// How long after the change its effect is measured from: CoDel drops one packet at a time, and what had gathered in the
 /// buffer before must be talked out of the senders first.
@@ -25,6 +25,7 @@ struct Run {
     after_rlc: f64,
     before_mbps: f64,
     after_mbps: f64,
+    late: Vec<f64>,
     plots: Vec<Plot>,
 }
 
@@ -64,6 +65,7 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
         .figure("goodput given up", "%", &all(|r| 100.0 * (1.0 - r.after_mbps / r.before_mbps)))
         .bar("<= 2 %", |v| v <= 2.0)
         .paper("none");
+    report.lateness(&runs.iter().map(|r| r.late.clone()).collect::<Vec<_>>());
     report.plots = runs.pop().map(|r| r.plots).unwrap_or_default();
     Ok(report)
 }
@@ -114,6 +116,7 @@ fn once(config: &Config, [begin, act, end]: [f64; 3]) -> Result<Run, HostError> 
         after_rlc: mean(&within(&rlc, acted + SETTLE, end - 1.0)) / 1e3,
         before_mbps: mean(&within(&all, begin + 2.0, acted)),
         after_mbps: mean(&within(&all, acted + SETTLE, end - 1.0)),
+        late: rows.iter().map(|r| r.late_ms).collect(),
         plots: vec![
             plot("7a: throughput", "Mbit/s", throughput),
             Plot { log: true, ..plot("7b: round trip of the ping", "ms", one("ping", pings)) },

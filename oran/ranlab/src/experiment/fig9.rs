@@ -30,6 +30,7 @@ struct Run {
     mbps: f64,
     late: f64,
     acted_after: f64,
+    lab_late: Vec<f64>,
     plots: Vec<Plot>,
 }
 
@@ -65,6 +66,8 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     report.figure("xApp: goodput of the greedy flow", "Mbit/s", &of(1, |r| r.mbps)).paper("30 Mbit/s");
     let lost: Vec<f64> = both[0].iter().zip(&both[1]).map(|(a, b)| 100.0 * (1.0 - b.mbps / a.mbps)).collect();
     report.figure("goodput given up", "%", &lost).bar("<= 5 %", |v| v <= 5.0).paper("25 %");
+    let late: Vec<Vec<f64>> = both.iter().flatten().map(|r| r.lab_late.clone()).collect();
+    report.lateness(&late);
     let [without, with] = both;
     report.plots = [without, with].into_iter().filter_map(|mut r| r.pop()).flat_map(|r| r.plots).collect();
     Ok(report)
@@ -121,6 +124,7 @@ fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, H
         mbps: mean(&within(&flow, settled + 1.0, end - 1.0)),
         late: if ticks == 0 { f64::NAN } else { 100.0 * late as f64 / ticks as f64 },
         acted_after: acted.map_or(f64::NAN, |at| at - begin),
+        lab_late: rows.iter().map(|r| r.late_ms).collect(),
         plots: vec![
             line("9a: throughput", "Mbit/s", false, "greedy flow", flow),
             line("9c: round trip of the game", "ms", true, "game", trips),

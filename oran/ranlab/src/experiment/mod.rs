@@ -165,6 +165,14 @@ impl Report {
         self.settings.insert(key.into(), value.into());
     }
 
+    /// Adds how late the lab was, at worst in each interval: what the machine, not the experiment, is to blame for.
+    fn lateness(&mut self, runs: &[Vec<f64>]) {
+        let part = |part: f64| runs.iter().map(|r| numbers::quantile(&numbers::sorted(r), part)).collect::<Vec<_>>();
+        self.figure("lab late, at worst in 100 ms, median", "ms", &part(0.5));
+        self.figure("lab late, at worst in 100 ms, 99 %", "ms", &part(0.99));
+        self.figure("lab late, at worst", "ms", &part(1.0));
+    }
+
     /// Adds a figure from its values in the repetitions.
     fn figure(&mut self, name: &str, unit: &str, values: &[f64]) -> &mut Figure {
         let sorted = numbers::sorted(values);
