@@ -214,7 +214,9 @@ pub unsafe extern "C" fn insane_tc_push(
         let qfi = match qfi {
             -1 => None,
             0..=63 => Some(qfi as u8),
-            _ => return failure(INVALID, format!("{qfi} is no QoS flow identifier: it must be 0 to 63, or -1 for none")),
+            _ => {
+                return failure(INVALID, format!("{qfi} is no QoS flow identifier: it must be 0 to 63, or -1 for none"));
+            }
         };
         // SAFETY: `packet` may be read for `size` bytes, which is the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(packet.cast::<u8>(), size) };
@@ -324,13 +326,7 @@ pub unsafe extern "C" fn insane_tc_count(tc: *mut Tc, rnti: u16, drb: u8, counts
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn insane_tc_stats(
-    tc: *mut Tc,
-    rnti: u16,
-    drb: u8,
-    text: *mut c_char,
-    capacity: usize,
-) -> i64 {
+pub unsafe extern "C" fn insane_tc_stats(tc: *mut Tc, rnti: u16, drb: u8, text: *mut c_char, capacity: usize) -> i64 {
     call(|| {
         // SAFETY: the caller's promise about the handle.
         let bearer = unsafe { bearer(tc, rnti, drb)? };

@@ -329,13 +329,7 @@ pub struct HostSpec {
 
 impl Default for HostSpec {
     fn default() -> Self {
-        Self {
-            mtu: 1_500,
-            tcp_buffer: Size(32 << 20),
-            congestion_control: "cubic".into(),
-            ecn: false,
-            realtime: true,
-        }
+        Self { mtu: 1_500, tcp_buffer: Size(32 << 20), congestion_control: "cubic".into(), ecn: false, realtime: true }
     }
 }
 
@@ -555,8 +549,7 @@ impl Config {
             return fault("ue.name", "it must be 1 to 8 letters and digits, and not srv or core");
         }
         check_qfi("ue.qfi", ue.qfi)?;
-        for (key, mcs, radio) in
-            [("ue.mcs", &ue.mcs, &self.downlink), ("ue.uplink_mcs", &ue.uplink_mcs, &self.uplink)]
+        for (key, mcs, radio) in [("ue.mcs", &ue.mcs, &self.downlink), ("ue.uplink_mcs", &ue.uplink_mcs, &self.uplink)]
         {
             if let Some(wrong) = mcs.as_ref().and_then(|m| m.fault(radio.table.last())) {
                 return fault(key, wrong);

@@ -128,7 +128,8 @@ fn errors_delay_packets_but_neither_lose_nor_reorder_them() {
 
 #[test]
 fn without_acknowledgements_what_the_harq_gives_up_is_lost_and_counted() {
-    let mut one = cell("[rlc]\nmode = \"unacknowledged\"\n[downlink.harq]\nbler = 0.5\nbler_again = 0.5\ntransmissions = 2");
+    let mut one =
+        cell("[rlc]\nmode = \"unacknowledged\"\n[downlink.harq]\nbler = 0.5\nbler_again = 0.5\ntransmissions = 2");
     let mut seen = Vec::new();
     for n in 0..2_000 {
         let at = Time::from_millis(u64::from(n));

@@ -64,10 +64,6 @@ fn wireshark_reads_the_same_in_our_frames() {
     // Whether a flag prints as 1 or True depends on Wireshark's version.
     let text = text.replace("True", "1").replace("False", "0");
     let lines: Vec<&str> = text.lines().collect();
-    let expected = [
-        "1;0;10000000;;;;;;262143;",
-        "1;0;7;5000000;2;3,11;9,11;2;12;",
-        "1;1;0;;;;;;;1",
-    ];
+    let expected = ["1;0;10000000;;;;;;262143;", "1;0;7;5000000;2;3,11;9,11;2;12;", "1;1;0;;;;;;;1"];
     assert_eq!(lines, expected, "{}", String::from_utf8_lossy(&output.stderr));
 }

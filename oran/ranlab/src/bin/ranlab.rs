@@ -16,8 +16,8 @@ use insane_ranlab::experiment::{EXPERIMENTS, Settings, game};
 use insane_ranlab::host::lab::{Lab, Sample};
 use insane_ranlab::host::namespaces::{SERVER, abandon, address};
 use insane_ranlab::host::process::{Running, in_namespace};
-use insane_ranlab::host::trace::Trace;
 use insane_ranlab::host::sys::realtime;
+use insane_ranlab::host::trace::Trace;
 use insane_ranlab::host::{impossible, view};
 
 /// A 5G user plane in user space that real programs talk through. Needs root: it makes network namespaces, and removes
@@ -161,8 +161,7 @@ fn foreground() {
 
 fn play(server: &str, ticks: &Ticks) -> Result<ExitCode, Failure> {
     foreground();
-    let played =
-        game::play(server, ticks.port, Duration::from_millis(ticks.tick), Duration::from_secs(ticks.seconds))?;
+    let played = game::play(server, ticks.port, Duration::from_millis(ticks.tick), Duration::from_secs(ticks.seconds))?;
     println!("{}", serde_json::to_string(&played)?);
     Ok(ExitCode::SUCCESS)
 }
@@ -199,8 +198,7 @@ fn end_on_signal() -> Result<(), Failure> {
     Ok(())
 }
 
-const SIGNALS: [i32; 3] =
-    [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+const SIGNALS: [i32; 3] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
 
 fn stopped() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -250,8 +248,14 @@ fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
 
 fn start(arguments: &RunArguments, lab: &Lab, ue: usize) -> Result<Option<std::process::Child>, Failure> {
     if arguments.program.is_empty() {
-        println!("server {SERVER} in namespace {}", lab.namespaces.server());
-        println!("UE {} in namespace {}; Ctrl-C to end", address(ue), lab.namespaces.ue(ue));
+        let text = format!(
+            "server {SERVER} in namespace {}\nUE {} in namespace {}; Ctrl-C to end\n",
+            lab.namespaces.server(),
+            address(ue),
+            lab.namespaces.ue(ue)
+        );
+        // Nobody may be reading.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         return Ok(None);
     }
     let fill = |word: &String| OsString::from(word.replace("{server}", SERVER).replace("{ue}", &address(ue)));

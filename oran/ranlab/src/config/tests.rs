@@ -97,7 +97,8 @@ fn a_pipeline_can_stand_in_the_file() {
 fn keys_left_out_of_the_uplink_keep_the_uplinks_values() {
     let config = Config::parse("version = 1\n[uplink]\nlayers = 2").unwrap();
     assert_eq!(config.uplink, Radio { layers: 2, ..Radio::uplink() });
-    let config = Config::parse("version = 1\n[uplink]\nmcs = { type = \"fixed\", index = 3 }\nharq = { processes = 2 }");
+    let config =
+        Config::parse("version = 1\n[uplink]\nmcs = { type = \"fixed\", index = 3 }\nharq = { processes = 2 }");
     let uplink = config.unwrap().uplink;
     assert_eq!((uplink.mcs, uplink.harq.processes, uplink.harq.bler), (McsSpec::Fixed { index: 3 }, 2, 0.01));
 }

@@ -6,7 +6,7 @@ use insane_traffic::{Rng, Span, Time};
 use serde::{Deserialize, Serialize};
 
 use super::channel::Mcs;
-use super::delay::DelayLine;
+use super::delay::{DelayLine, pop_if};
 use super::pdu::Pdu;
 use super::phy::Sizes;
 use super::rlc::{Buffer, Piece, Receiver, RlcMode, RlcStats};
@@ -209,7 +209,7 @@ impl Air {
         let (count, turn) = (self.ues.len(), self.turn);
         for n in (0..count).map(|n| (n + turn) % count) {
             let ue = &mut self.ues[n];
-            let Some((_, block)) = ue.repairs.pop_front_if(|(due, block)| *due <= now && block.prbs <= left) else {
+            let Some((_, block)) = pop_if(&mut ue.repairs, |(due, block)| *due <= now && block.prbs <= left) else {
                 continue;
             };
             left -= block.prbs;

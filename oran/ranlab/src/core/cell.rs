@@ -9,7 +9,7 @@ use insane_traffic::{Dequeued, Packet, Pipeline, RlcStatus, SpecError, Time};
 
 use super::air::{Air, Arrived, FlowSettings, Grant, Harq};
 use super::channel::Mcs;
-use super::delay::DelayLine;
+use super::delay::{DelayLine, pop_if};
 use super::f1u::{DeliveryStatus, MAX_RANGES};
 use super::pdcp::{SnLength, nearest};
 use super::pdu::Pdu;
@@ -309,7 +309,7 @@ impl Cell {
             self.egress(now, ue, n);
         }
         while let Some((_, (ue, n, (count, pdu)))) = self.to_du.pop(now) {
-            self.into_rlc(now, ue, n, count, pdu);
+            self.give_rlc(now, ue, n, count, pdu);
         }
         while let Some((_, (ue, n, frame))) = self.to_cu.pop(now) {
             self.delivery_status(now, ue, n, &frame);
@@ -378,7 +378,7 @@ impl Cell {
             bearer.next_count += 1;
             bearer.to_rlc += 1;
             match self.feedback {
-                Feedback::Direct => self.into_rlc(now, ue, n, count, pdu),
+                Feedback::Direct => self.give_rlc(now, ue, n, count, pdu),
                 Feedback::F1u => {
                     let size = pdu.size() + self.header;
                     bearer.unsent.push_back((count, size));
@@ -390,7 +390,7 @@ impl Cell {
         }
     }
 
-    fn into_rlc(&mut self, now: Time, ue: usize, n: usize, count: u64, pdu: Box<Pdu>) {
+    fn give_rlc(&mut self, now: Time, ue: usize, n: usize, count: u64, pdu: Box<Pdu>) {
         if self.down.push(now, ue, n, count, self.header, pdu).is_err() {
             let bearer = &mut self.ues[ue].bearers[n];
             bearer.refused += 1;
@@ -451,7 +451,7 @@ impl Cell {
         }
         if let Some(sn) = status.transmitted {
             let count = self.sn.expand(sn, bearer.unsent.front().map_or(bearer.next_count, |(count, _)| *count));
-            while let Some((_, size)) = bearer.unsent.pop_front_if(|(c, _)| *c <= count) {
+            while let Some((_, size)) = pop_if(&mut bearer.unsent, |(c, _)| *c <= count) {
                 bearer.unsent_bytes -= u64::from(size);
             }
         }

@@ -41,7 +41,7 @@ impl<T> DelayLine<T> {
 
     /// The next item and when it came out, if that is not after `now`.
     pub fn pop(&mut self, now: Time) -> Option<(Time, T)> {
-        self.items.pop_front_if(|(due, _)| *due <= now)
+        pop_if(&mut self.items, |(due, _)| *due <= now)
     }
 
     /// How many items are under way.
@@ -60,6 +60,11 @@ impl<T> DelayLine<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().map(|(_, item)| item)
     }
+}
+
+/// Takes the first item if it is such a one.
+pub(super) fn pop_if<T>(items: &mut VecDeque<T>, is: impl FnOnce(&T) -> bool) -> Option<T> {
+    if items.front().is_some_and(is) { items.pop_front() } else { None }
 }
 
 #[cfg(test)]

@@ -125,15 +125,7 @@ impl DeliveryStatus {
         if rest.len() > 3 || rest.iter().any(|&b| b != 0) {
             return Err(F1uError::Long);
         }
-        Ok(Self {
-            final_frame: first >> 1 & 1 == 1,
-            desired_buffer,
-            desired_rate,
-            lost,
-            delivered,
-            transmitted,
-            cause,
-        })
+        Ok(Self { final_frame: first >> 1 & 1 == 1, desired_buffer, desired_rate, lost, delivered, transmitted, cause })
     }
 }
 
@@ -188,8 +180,7 @@ mod tests {
             transmitted: Some(0x0a0b0d),
             ..DeliveryStatus::default()
         };
-        let expected =
-            [0x1c, 0x08, 0, 1, 2, 3, 0x00, 0x4c, 0x4b, 0x40, 0x0a, 0x0b, 0x0c, 0x0a, 0x0b, 0x0d, 0, 0];
+        let expected = [0x1c, 0x08, 0, 1, 2, 3, 0x00, 0x4c, 0x4b, 0x40, 0x0a, 0x0b, 0x0c, 0x0a, 0x0b, 0x0d, 0, 0];
         assert_eq!(status.encode(), expected);
     }
 

@@ -371,7 +371,8 @@ mod tests {
         pieces.into_iter().for_each(|p| receiver.receive(p));
         assert!(receiver.deliver(Time::from_millis(1)).is_none());
         receiver.receive(late);
-        let order: Vec<u8> = std::iter::from_fn(|| receiver.deliver(Time::from_millis(9))).map(|p| p.bytes[0]).collect();
+        let order: Vec<u8> =
+            std::iter::from_fn(|| receiver.deliver(Time::from_millis(9))).map(|p| p.bytes[0]).collect();
         assert_eq!(order, [0, 1, 2]);
     }
 
@@ -386,7 +387,8 @@ mod tests {
         assert!(receiver.deliver(Time::from_millis(1)).is_none());
         assert_eq!(receiver.wake_at(), Some(Time::from_millis(11)));
         assert!(receiver.deliver(Time::from_millis(10)).is_none());
-        let order: Vec<u8> = std::iter::from_fn(|| receiver.deliver(Time::from_millis(11))).map(|p| p.bytes[0]).collect();
+        let order: Vec<u8> =
+            std::iter::from_fn(|| receiver.deliver(Time::from_millis(11))).map(|p| p.bytes[0]).collect();
         assert_eq!(order, [1, 2]);
         assert_eq!((receiver.lost(), receiver.held(), receiver.wake_at()), (1, 0, None));
     }

@@ -110,8 +110,7 @@ impl Bench {
     /// Starts greedy downlink flow `n` (from 0) for so many seconds.
     pub(super) fn greedy(&self, n: u16, seconds: f64, congestion: &str) -> Result<Greedy, HostError> {
         let (port, secs) = ((FIRST_PORT + n).to_string(), (seconds.ceil() as u64).to_string());
-        let line =
-            ["iperf3", "-c", SERVER, "-p", &port, "-R", "-t", &secs, "-i", "0.1", "-J", "-C", congestion];
+        let line = ["iperf3", "-c", SERVER, "-p", &port, "-R", "-t", &secs, "-i", "0.1", "-J", "-C", congestion];
         Ok(Greedy { started: self.now(), seconds, client: self.in_ue(&line)? })
     }
 
@@ -146,8 +145,7 @@ impl Ping {
     /// Waits for its end; round trips in milliseconds at the instants of their ends.
     pub(super) fn finish(self, limit: f64) -> Result<Vec<Point>, HostError> {
         let text = self.program.finish(Duration::from_secs_f64(limit))?;
-        let points: Vec<Point> =
-            text.lines().filter_map(parse_ping).map(|[at, ms]| [at - self.epoch, ms]).collect();
+        let points: Vec<Point> = text.lines().filter_map(parse_ping).map(|[at, ms]| [at - self.epoch, ms]).collect();
         if points.is_empty() { Err(HostError::new("ping", "not one answer")) } else { Ok(points) }
     }
 }

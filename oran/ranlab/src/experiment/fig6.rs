@@ -32,7 +32,9 @@ struct Run {
 
 fn runs(settings: &Settings, change: &str, title: &str) -> Result<(Report, Vec<Run>), HostError> {
     let times = if settings.quick { [3.0, 8.0, 24.0] } else { [5.0, 10.0, 40.0] };
-    let runs = (0..settings.repetitions).map(|_| once(&settings.config, times, change, title)).collect::<Result<Vec<_>, _>>()?;
+    let runs = (0..settings.repetitions)
+        .map(|_| once(&settings.config, times, change, title))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut report = Report::new();
     report.set("flows_at_s", times[0]);
     report.set("change_at_s", times[1]);
@@ -54,8 +56,14 @@ pub(super) fn halves(settings: &Settings) -> Result<Report, HostError> {
         .figure("share of flow 1", "%", &of(|r| 100.0 * r.after[0] / r.after.iter().sum::<f64>()))
         .bar("50 % +- 3", |v| (v - 50.0).abs() <= 3.0)
         .paper("50 %");
-    report.figure("share of queue 0, by the pipeline's count", "%", &of(|r| 100.0 * r.queues[0] / (r.queues[0] + r.queues[1])));
-    report.figure("RTT of a ping beside flow 1, mean", "ms", &of(|r| r.loaded_rtt)).paper("not shown: slicing alone cures no delay");
+    report.figure(
+        "share of queue 0, by the pipeline's count",
+        "%",
+        &of(|r| 100.0 * r.queues[0] / (r.queues[0] + r.queues[1])),
+    );
+    report
+        .figure("RTT of a ping beside flow 1, mean", "ms", &of(|r| r.loaded_rtt))
+        .paper("not shown: slicing alone cures no delay");
     report.lateness(&runs.iter().map(|r| r.late.clone()).collect::<Vec<_>>());
     report.plots = runs.pop().map(|r| r.plots).unwrap_or_default();
     Ok(report)
@@ -71,7 +79,9 @@ pub(super) fn shaped(settings: &Settings) -> Result<Report, HostError> {
     report.figure("flows 1 to 3, goodput", "Mbit/s", &of(|r| r.after[..3].iter().sum()));
     report.figure("flow 4, goodput", "Mbit/s", &of(|r| r.after[3])).paper("25 Mbit/s");
     report.figure("all flows, goodput", "Mbit/s", &of(|r| r.after.iter().sum())).paper("about 40 Mbit/s");
-    report.figure("RTT of a ping beside flow 4, mean", "ms", &of(|r| r.loaded_rtt)).paper("not shown: slicing alone cures no delay");
+    report
+        .figure("RTT of a ping beside flow 4, mean", "ms", &of(|r| r.loaded_rtt))
+        .paper("not shown: slicing alone cures no delay");
     report.lateness(&runs.iter().map(|r| r.late.clone()).collect::<Vec<_>>());
     report.plots = runs.pop().map(|r| r.plots).unwrap_or_default();
     Ok(report)

@@ -53,9 +53,7 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
         .paper("> 300 ms");
     report.figure("vanilla RLC buffer, mean of the last 2 s", "MB", &all(|r| r.vanilla_rlc)).paper("> 1.5 MB");
     report.figure("RTT with CoDel and 5G-BDP, mean", "ms", &all(|r| r.after)).paper("about 20 ms");
-    report
-        .figure("the same above no load", "ms", &all(|r| r.after - r.no_load))
-        .bar("<= 11 ms", |v| v <= 11.0);
+    report.figure("the same above no load", "ms", &all(|r| r.after - r.no_load)).bar("<= 11 ms", |v| v <= 11.0);
     report.figure("from the change until the RTT stays below that", "s", &all(|r| r.settled_after));
     report.figure("RTT with CoDel and 5G-BDP, 99 %", "ms", &all(|r| r.after_p99));
     report.figure("RLC buffer with CoDel and 5G-BDP, mean", "kB", &all(|r| r.after_rlc));
@@ -91,8 +89,7 @@ fn once(config: &Config, [begin, act, end]: [f64; 3]) -> Result<Run, HostError> 
         quantile(&sorted(&within(&pings, from, from + 1.0)), 0.5) > no_load + 11.0
     };
     let settled_after = (0..(end - acted) as u32).filter(high).max().map_or(0.0, |second| f64::from(second) + 1.0);
-    let mut throughput: Lines =
-        flows.iter().enumerate().map(|(n, f)| (format!("flow {}", n + 1), f.clone())).collect();
+    let mut throughput: Lines = flows.iter().enumerate().map(|(n, f)| (format!("flow {}", n + 1), f.clone())).collect();
     throughput.insert("all".into(), all.clone());
     let one = |name: &str, line: Vec<Point>| Lines::from([(name.to_owned(), line)]);
     let plot = |title: &str, y: &str, lines| Plot {

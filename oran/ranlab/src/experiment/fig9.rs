@@ -93,8 +93,7 @@ fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, H
     let _server = bench.in_server(&[&own, "game-server", "--port", PORT, "--tick", &tick, "--seconds", &seconds])?;
     let started = bench.now();
     let address = crate::host::namespaces::SERVER;
-    let client =
-        bench.in_ue(&[&own, "game", address, "--port", PORT, "--tick", &tick, "--seconds", &seconds])?;
+    let client = bench.in_ue(&[&own, "game", address, "--port", PORT, "--tick", &tick, "--seconds", &seconds])?;
     bench.until(begin);
     let greedy = bench.greedy(0, end - begin, "cubic")?;
     let acted = if control { xapp(&bench, end)? } else { None };

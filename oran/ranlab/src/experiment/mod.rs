@@ -14,6 +14,7 @@ mod fig7;
 mod fig9;
 pub mod game;
 pub mod numbers;
+mod table3;
 
 /// How an experiment is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +93,7 @@ pub struct Experiment {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 4] = [
+pub const EXPERIMENTS: [Experiment; 5] = [
     Experiment {
         name: "fig7",
         title: "CoDel and 5G-BDP: ping in the queue of four greedy flows, before and after",
@@ -104,6 +105,11 @@ pub const EXPERIMENTS: [Experiment; 4] = [
         name: "fig9",
         title: "A game beside a greedy flow, without and with the xApp that reacts",
         run: fig9::run,
+    },
+    Experiment {
+        name: "table3",
+        title: "One greedy flow while the scheme changes, under several controls",
+        run: table3::run,
     },
 ];
 

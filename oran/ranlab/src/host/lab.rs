@@ -230,7 +230,7 @@ impl Mover {
 
     fn offer_sample(&mut self) {
         let elapsed = self.began.elapsed();
-        if !self.samples.as_ref().is_some_and(|s| elapsed >= s.next) {
+        if self.samples.as_ref().is_none_or(|s| elapsed < s.next) {
             return;
         }
         let sample = self.sample();
@@ -255,4 +255,3 @@ impl Mover {
         let _ = poll(&mut fds, Some(&timeout));
     }
 }
-

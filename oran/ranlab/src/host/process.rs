@@ -24,11 +24,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
 pub fn call(program: &str, arguments: &[&str]) -> Result<String, HostError> {
     let what = || format!("{program} {}", arguments.join(" "));
     let found = find(program).ok_or_else(|| HostError::new(what(), "no such program"))?;
-    let output = Command::new(found)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| HostError::new(what(), e))?;
+    let output =
+        Command::new(found).args(arguments).stdin(Stdio::null()).output().map_err(|e| HostError::new(what(), e))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {

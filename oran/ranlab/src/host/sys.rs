@@ -36,8 +36,7 @@ pub fn open_tun(namespace: &str, name: &str) -> io::Result<File> {
     let attach = move || {
         let namespace = File::open(at)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let device =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
         // SAFETY: TUNSETIFF reads an ifreq, which `request` is by its layout, and the kernel writes back within it.
         let done = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(device) }

@@ -78,8 +78,8 @@ impl Trace {
         let schema = parse_message_type(SCHEMA).map_err(|e| HostError::new(&what, e))?;
         let file = File::create(path).map_err(|e| HostError::new(&what, e))?;
         let properties = Arc::new(WriterProperties::builder().build());
-        let writer = SerializedFileWriter::new(file, Arc::new(schema), properties)
-            .map_err(|e| HostError::new(&what, e))?;
+        let writer =
+            SerializedFileWriter::new(file, Arc::new(schema), properties).map_err(|e| HostError::new(&what, e))?;
         Ok(Self { writer, rows: Vec::new(), what })
     }
 
@@ -117,8 +117,7 @@ fn write(writer: &mut SerializedFileWriter<File>, rows: &[[Value; 18]]) -> parqu
     while let Some(mut column) = group.next_column()? {
         let cells = rows.iter().map(|row| &row[n]);
         if matches!(rows[0][n], Value::Real(_)) {
-            let reals: Vec<f64> =
-                cells.map(|v| if let Value::Real(x) = v { *x } else { f64::NAN }).collect();
+            let reals: Vec<f64> = cells.map(|v| if let Value::Real(x) = v { *x } else { f64::NAN }).collect();
             column.typed::<DoubleType>().write_batch(&reals, None, None)?;
         } else {
             let counts: Vec<i64> = cells.map(|v| if let Value::Count(x) = v { *x } else { 0 }).collect();

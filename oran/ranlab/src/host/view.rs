@@ -93,8 +93,19 @@ pub fn screen(rows: &[Row]) -> String {
     let _ = write!(
         text,
         "{:>6} {:>3} {:>3} {:>9} {:>9} {:>10} {:>8} {:>9} {:>9} {:>9} {:>6} {:>5}  {:<20}{eol}",
-        "RNTI", "DRB", "MCS", "down Mb/s", "up Mb/s", "RLC bytes", "head ms", "pipe ms", "RLC ms", "radio ms", "drops",
-        "PRB %", "resource blocks"
+        "RNTI",
+        "DRB",
+        "MCS",
+        "down Mb/s",
+        "up Mb/s",
+        "RLC bytes",
+        "head ms",
+        "pipe ms",
+        "RLC ms",
+        "radio ms",
+        "drops",
+        "PRB %",
+        "resource blocks"
     );
     for row in rows {
         let bar = "#".repeat((row.prb_used.clamp(0.0, 1.0) * 20.0).round() as usize);
