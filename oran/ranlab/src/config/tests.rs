@@ -102,3 +102,19 @@ fn keys_left_out_of_the_uplink_keep_the_uplinks_values() {
     let uplink = config.unwrap().uplink;
     assert_eq!((uplink.mcs, uplink.harq.processes, uplink.harq.bler), (McsSpec::Fixed { index: 3 }, 2, 0.01));
 }
+
+proptest::proptest! {
+    /// The shipped file with a piece of it replaced: read or refused, and what is read makes a cell.
+    #[test]
+    fn spoiled_files_are_read_or_refused(at in 0..DEFAULT_TOML.len(), cut in 0..40_usize, text in "[0-9a-z\"=\\[\\]{}.,\n -]{0,12}") {
+        let end = (at + cut).min(DEFAULT_TOML.len());
+        let mut bytes = DEFAULT_TOML.as_bytes().to_vec();
+        bytes.splice(at..end, text.into_bytes());
+        if let Ok(config) = Config::parse(&String::from_utf8_lossy(&bytes)) {
+            let mut cell = crate::core::cell::Cell::new(&config).expect("a configuration that was checked");
+            cell.downlink(insane_traffic::Time::ZERO, 0, &[0x45; 60]);
+            cell.advance(insane_traffic::Time::from_millis(30));
+            proptest::prop_assert_eq!(cell.audit(), Ok(()));
+        }
+    }
+}
