@@ -2,11 +2,11 @@
 
 use crate::blocks::{Block, Pool};
 use insane_shm::counters::CellWriter;
-use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate, INLINE_BYTES};
+use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate};
 use insane_wire::id::Epoch;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 
 /// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
 #[derive(Debug)]
@@ -23,7 +23,7 @@ unsafe impl Sync for RawMessage {}
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Taken {
-    /// The payload, if it came inside its descriptor, or in a pack and is small.
+    /// The payload, if it came inside its descriptor or in a pack.
     pub(crate) inside: Block,
     /// The payload: in a slot, or in `inside`.
     base: NonNull<u8>,
@@ -242,36 +242,6 @@ impl Taken {
     }
 }
 
-/// Whether a message of a pack is copied out when it is taken, as those inside descriptors are.
-#[inline(always)]
-pub(crate) fn is_copied(flags: u16, length: u32) -> bool {
-    flags & FLAG_PACKED != 0 && length as usize <= INLINE_BYTES
-}
-
-/// Copies a payload of up to 64 bytes, each word once, up to the next multiple of eight.
-///
-/// # Safety
-/// The words are mapped and aligned; another process may write to them.
-#[inline(always)]
-pub(crate) unsafe fn copy_words(from: NonNull<u8>, length: u32, to: &mut [u64; INLINE_BYTES / 8]) {
-    let word = |i: usize| {
-        // SAFETY: the caller's promise.
-        let at = unsafe { from.cast::<AtomicU64>().add(i) };
-        // SAFETY: the caller's promise.
-        unsafe { at.as_ref() }.load(Ordering::Relaxed)
-    };
-    // The longest one without a loop: it is what small fixed-size messages mostly are.
-    if length as usize == INLINE_BYTES {
-        for (i, to) in to.iter_mut().enumerate() {
-            *to = word(i);
-        }
-        return;
-    }
-    for (i, to) in to.iter_mut().enumerate().take((length as usize).div_ceil(8)) {
-        *to = word(i);
-    }
-}
-
 impl RawMessage {
     #[inline(always)]
     pub(crate) fn get(&self) -> &Taken {
@@ -369,6 +339,6 @@ impl RawMessage {
     #[inline]
     fn is_private(&self) -> bool {
         let taken = self.get();
-        taken.flags & FLAG_INLINE != 0 || taken.length == 0 || is_copied(taken.flags, taken.length)
+        taken.flags & (FLAG_INLINE | FLAG_PACKED) != 0 || taken.length == 0
     }
 }

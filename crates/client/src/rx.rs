@@ -3,11 +3,11 @@
 
 use crate::blocks::Pool;
 use crate::error::{Code, Result};
-use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken, copy_words, is_copied};
+use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellState, CellWriter, Count, Counters};
-use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate, INLINE_BYTES};
-use insane_shm::pack::{MAX_MESSAGES, PackReader};
+use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
+use insane_shm::pack::{MAX_MESSAGES, PackReader, copy_words};
 use insane_shm::segment::SegmentView;
 use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
@@ -117,11 +117,6 @@ pub(crate) struct RxSink {
     pub(crate) waker: Option<Waker>,
 }
 
-#[cold]
-fn lies(d: &Descriptor) -> Broken {
-    Broken::BadDescriptor { segment: d.segment, slot: d.slot, offset: d.offset, length: d.length }
-}
-
 impl RxLink {
     /// The short cut for runs of messages is to be looked up again.
     pub(crate) fn forget_recent(&mut self) {
@@ -156,7 +151,7 @@ impl RxLink {
     #[inline]
     fn unpack(&mut self, d: Descriptor, position: u64, at: usize, packs: &mut Pool<Pack>) -> Result<(), Broken> {
         let segment = self.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        let base = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or_else(|| lies(&d))?;
+        let base = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or_else(|| Broken::of(&d))?;
         // SAFETY: INV-LINK-4: so many bytes are there, aligned; the segment stays mapped while the pack is out.
         let reader = unsafe { PackReader::new(base, d.length, d.count) };
         let epoch = self.flows.get(&d.source).map_or(Epoch(0), |flow| flow.epoch);
@@ -169,7 +164,7 @@ impl RxLink {
     #[inline(always)]
     fn next_packed(&mut self) -> Result<Option<(Descriptor, u64)>, Broken> {
         let Some(open) = self.pack.as_mut() else { return Ok(None) };
-        let Some(Ok(found)) = open.reader.next() else { return Err(lies(&open.next)) };
+        let Some(Ok(found)) = open.reader.next() else { return Err(Broken::of(&open.next)) };
         let d = Descriptor { offset: open.offset + found.offset, length: found.length, ..open.next };
         open.next.sequence = open.next.sequence.wrapping_add(1);
         let (position, pack) = (open.position, open.pack);
@@ -312,13 +307,9 @@ impl Rx {
             let taken = unsafe { place.as_mut() };
             // SAFETY: INV-PACK-2: the reader has checked it.
             let there = unsafe { open.base.add(found.offset as usize) };
-            if found.length as usize <= INLINE_BYTES {
-                // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
-                unsafe { copy_words(there, found.length, &mut taken.inside.0) };
-                taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
-            } else {
-                taken.lies_at(there);
-            }
+            // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
+            unsafe { copy_words(there, found.length, &mut taken.inside.0) };
+            taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
             taken.length = found.length;
             taken.sequence = d.sequence;
             taken.flags = d.flags;
@@ -810,7 +801,7 @@ fn raw(
     } else {
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
-            Some(there) if is_copied(d.flags, d.length) => {
+            Some(there) if d.flags & FLAG_PACKED != 0 => {
                 // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
                 unsafe { copy_words(there, d.length, &mut taken.inside.0) };
                 taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));

@@ -207,6 +207,14 @@ pub enum Broken {
     },
 }
 
+impl Broken {
+    /// What a descriptor names is not there, or is not what it says.
+    #[must_use]
+    pub fn of(d: &Descriptor) -> Self {
+        Self::BadDescriptor { segment: d.segment, slot: d.slot, offset: d.offset, length: d.length }
+    }
+}
+
 /// The producing end.
 #[derive(Debug)]
 pub struct Producer {
@@ -628,7 +636,7 @@ impl Consumer {
             FLAG_PACKED => self.in_bounds(&descriptor) && sound_pack(&descriptor),
             _ => false,
         };
-        if sound { Ok(Some((descriptor, at))) } else { Err(bad(&descriptor)) }
+        if sound { Ok(Some((descriptor, at))) } else { Err(Broken::of(&descriptor)) }
     }
 
     /// Copies the payload inside the descriptor at `position`, if its checked length is not 0, each word once. All words are
@@ -735,11 +743,6 @@ fn sound_pack(d: &Descriptor) -> bool {
     (1..=crate::pack::MAX_MESSAGES).contains(&d.count)
         && (least..=most).contains(&d.length)
         && d.offset.is_multiple_of(8)
-}
-
-#[cold]
-fn bad(d: &Descriptor) -> Broken {
-    Broken::BadDescriptor { segment: d.segment, slot: d.slot, offset: d.offset, length: d.length }
 }
 
 /// Both ends of a link on the heap of this process, for tests, models and fuzzing.

@@ -5,19 +5,25 @@
 //! [`crate::link::FLAG_PACKED`] says where and how many. Their numbers follow each other, and the descriptor has the first;
 //! channel, source, priority and deadline are the same for all. The slot goes back when the last of them was released.
 //!
-//! A message in a pack is a word whose low half is the payload's length in bytes (the high half is 0), then the payload,
-//! then nothing up to the next multiple of eight.
+//! A message in a pack is a word that is the payload's length in bytes, at most [`MAX_MESSAGE`], then the payload, then nothing
+//! up to the next multiple of eight.
 //!
 //! Invariants:
 //! - `INV-PACK-1` A writer owns its slot (`INV-SLAB-2`) and never writes past the capacity it was given.
 //! - `INV-PACK-2` A reader reads each length once and checks the copy: what it hands out lies between the beginning and the
 //!   end that the descriptor's checks allowed (`INV-LINK-4`), whatever the producer writes meanwhile.
 
+use crate::link::{Descriptor, INLINE_BYTES};
+use crate::segment::SegmentView;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most messages in one pack: what a consumer keeps per message is bounded by this and the link's credit.
 pub const MAX_MESSAGES: u16 = 64;
+
+/// The longest message that is packed, in bytes: consumers copy it out, as they do one inside a descriptor.
+pub const MAX_MESSAGE: u32 = INLINE_BYTES as u32;
 
 /// The longest pack in bytes.
 pub const MAX_BYTES: u32 = 1 << 16;
@@ -59,7 +65,7 @@ impl PackWriter {
     #[inline]
     #[must_use]
     pub fn fits(&self, len: u32) -> bool {
-        self.count < MAX_MESSAGES && len < MAX_BYTES && self.used + bytes_for(len) <= self.capacity
+        self.count < MAX_MESSAGES && len <= MAX_MESSAGE && self.used + bytes_for(len) <= self.capacity
     }
 
     /// Adds a message. `false`: it does not fit, nothing was changed.
@@ -182,7 +188,7 @@ impl PackReader {
         // Relaxed: the descriptor was acquired; the peer may change it at any time, so only the copy is used.
         let length = word.load(Ordering::Relaxed);
         let left = self.end - self.at - WORD;
-        if length > u64::from(left) {
+        if length > u64::from(left.min(MAX_MESSAGE)) {
             return Some(Err(Overrun));
         }
         let (offset, length) = (self.at + WORD, length as u32);
@@ -192,6 +198,69 @@ impl PackReader {
             return Some(Err(Overrun));
         }
         Some(Ok(Packed { offset, length }))
+    }
+}
+
+/// Copies a payload of up to [`MAX_MESSAGE`] bytes, each word once, up to the next multiple of eight.
+///
+/// # Safety
+/// The words are mapped and aligned; another process may write to them.
+#[inline(always)]
+pub unsafe fn copy_words(from: NonNull<u8>, length: u32, to: &mut [u64; INLINE_BYTES / 8]) {
+    let word = |i: usize| {
+        // SAFETY: the caller's promise.
+        let at = unsafe { from.cast::<AtomicU64>().add(i) };
+        // SAFETY: the caller's promise.
+        unsafe { at.as_ref() }.load(Ordering::Relaxed)
+    };
+    // The longest one without a loop: it is what small fixed-size messages mostly are.
+    if length as usize == INLINE_BYTES {
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = word(i);
+        }
+        return;
+    }
+    for (i, to) in to.iter_mut().enumerate().take((length as usize).div_ceil(8)) {
+        *to = word(i);
+    }
+}
+
+/// The messages of a pack, copied out one by one.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    base: NonNull<u8>,
+    reader: PackReader,
+    _mapped: PhantomData<&'a SegmentView>,
+}
+
+impl<'a> Messages<'a> {
+    /// Those of a descriptor that passed a link's checks, in its segment. `None`: it is not there.
+    #[must_use]
+    pub fn of(view: &'a SegmentView, d: &Descriptor) -> Option<Self> {
+        let base = view.locate(d.slot, d.offset, d.length)?;
+        if !base.cast::<u64>().is_aligned() {
+            return None;
+        }
+        // SAFETY: `locate` has checked it, and the view is borrowed for as long.
+        let reader = unsafe { PackReader::new(base, d.length, d.count) };
+        Some(Self { base, reader, _mapped: PhantomData })
+    }
+}
+
+impl Iterator for Messages<'_> {
+    type Item = Result<([u64; INLINE_BYTES / 8], u32), Overrun>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = match self.reader.next()? {
+            Ok(found) => found,
+            Err(overrun) => return Some(Err(overrun)),
+        };
+        let mut words = [0; INLINE_BYTES / 8];
+        // SAFETY: INV-PACK-2: the reader has checked it.
+        let at = unsafe { self.base.add(found.offset as usize) };
+        // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
+        unsafe { copy_words(at, found.length, &mut words) };
+        Some(Ok((words, found.length)))
     }
 }
 
@@ -238,6 +307,7 @@ mod tests {
         // SAFETY: `keep` is nobody else's.
         let mut writer = unsafe { PackWriter::new(base, capacity - 8) };
         assert!(!writer.append(&[7; 49]), "48 and a length are all there is");
+        assert!(!writer.append(&[7; 65]), "too long for a pack");
         assert!(writer.append(&[7; 10]));
         assert!(writer.append(&[8; 17]) == writer.fits(17) || writer.count() == 2);
         while writer.append(&[9]) {}

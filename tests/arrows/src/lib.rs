@@ -26,6 +26,7 @@ pub const LAYERS: &[&str] = &[
     "crates/wire",
     "crates/transport",
     "crates/traffic",
+    "crates/traffic-capi",
     "crates/netstack",
     "crates/datapath",
     "crates/datapaths",

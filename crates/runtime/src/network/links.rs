@@ -4,7 +4,8 @@ use crate::network::control::{Held, Place, inside};
 use crate::network::events::{clock_ns, give_back, realtime_ahead};
 use crate::network::hub::Hub;
 use insane_shm::counters::Count;
-use insane_shm::link::{Delivery, FLAG_LAUNCH_TIME, Fate};
+use insane_shm::link::{Broken, Delivery, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
+use insane_shm::pack::Messages;
 use insane_transport::Outgoing;
 use rustix::time::ClockId;
 use serde_json::{Value, json};
@@ -44,18 +45,22 @@ impl Hub {
             match intake.consumer.poll() {
                 Ok(Some(delivery)) => {
                     let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
-                    self.send(domain, link, now, clock, &delivery);
-                    taken += 1;
+                    if delivery.descriptor.flags & FLAG_PACKED == 0 {
+                        self.send(domain, link, now, clock, &delivery);
+                        taken += 1;
+                    } else if self.unpack(domain, link, now, clock, &delivery) {
+                        taken += usize::from(delivery.descriptor.count);
+                    } else {
+                        self.break_off(domain, link, Broken::of(&delivery.descriptor));
+                        break;
+                    }
                 }
                 Ok(None) => {
                     intake.consumer.settle_if_short();
                     break;
                 }
                 Err(broken) => {
-                    tracing::warn!(%broken, "a session broke a link");
-                    intake.broken = Some(broken);
-                    let pair = intake.pair;
-                    self.end_pair(domain, pair);
+                    self.break_off(domain, link, broken);
                     break;
                 }
             }
@@ -69,6 +74,40 @@ impl Hub {
         }
         self.prune(domain, link);
         taken > 0
+    }
+
+    /// A session broke the protocol of a link: nothing more is read from it.
+    fn break_off(&mut self, domain: usize, link: usize, broken: Broken) {
+        tracing::warn!(%broken, "a session broke a link");
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
+            intake.broken = Some(broken);
+            let pair = intake.pair;
+            self.end_pair(domain, pair);
+        }
+    }
+
+    /// Sends the messages of a pack one by one, as if each had come inside a descriptor of its own, and gives the slot back.
+    /// `false`: the pack lies.
+    fn unpack(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), pack: &Delivery) -> bool {
+        let d = pack.descriptor;
+        let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
+        let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let Some(messages) = view.and_then(|view| Messages::of(view, &d)) else { return false };
+        // Copied first: the path may change the links.
+        let Ok(messages) = messages.collect::<Result<Vec<_>, _>>() else { return false };
+        let mut told = (d.sequence, Fate::AsCounted);
+        for (n, (inline, length)) in (0u64..).zip(messages) {
+            let sequence = d.sequence.wrapping_add(n);
+            let descriptor = Descriptor { sequence, length, flags: d.flags | FLAG_INLINE, ..d };
+            let fate = self.send(domain, link, now, clock, &Delivery { descriptor, inline, position: pack.position });
+            if told.1 == Fate::AsCounted && fate != Fate::AsCounted {
+                told = (sequence, fate);
+            }
+        }
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
+            give_back(intake, &Descriptor { sequence: told.0, ..d }, told.1);
+        }
+        true
     }
 
     /// Whether a link's messages are all for one host that has enough to do. Then they stay where they are, and the source sees
@@ -94,10 +133,12 @@ impl Hub {
     }
 
     /// Gives one message to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
-    fn send(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), delivery: &Delivery) {
+    /// Returns what its source is to be told, which has been done unless it came in a pack.
+    fn send(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), delivery: &Delivery) -> Fate {
         let Self { domains, hosts, underway, .. } = self;
-        let Some(intake) = domains[domain].intakes[link].as_mut() else { return };
+        let Some(intake) = domains[domain].intakes[link].as_mut() else { return Fate::AsCounted };
         let d = delivery.descriptor;
+        let packed = d.flags & FLAG_PACKED != 0;
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
         let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
         let late = left == Some(None);
@@ -118,7 +159,10 @@ impl Hub {
         }
         if late || count == 0 {
             let fate = if late { Fate::Expired } else { Fate::Dropped };
-            return give_back(intake, &d, fate);
+            if !packed {
+                give_back(intake, &d, fate);
+            }
+            return fate;
         }
         let held = if delivery.is_inline() {
             inside(delivery)
@@ -148,7 +192,7 @@ impl Hub {
             }
         }
         // Its payload was copied, its credit is the source's again.
-        if delivery.is_inline() {
+        if delivery.is_inline() && !packed {
             give_back(intake, &d, Fate::AsCounted);
         }
         for _ in 0..refused {
@@ -157,6 +201,7 @@ impl Hub {
                 intake.out -= 1;
             }
         }
+        Fate::AsCounted
     }
 
     /// Ends the flows whose last message was taken, and the link if it is spent.

@@ -1,0 +1,1 @@
+"""Plots of the RAN lab's experiments."""

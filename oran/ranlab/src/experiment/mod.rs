@@ -1,0 +1,237 @@
+//! The experiments of the TC-RAN paper, each one function, on real TCP with unmodified programs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::host::{HostError, impossible, process};
+
+mod bench;
+mod fig6;
+mod fig7;
+mod fig9;
+pub mod game;
+pub mod numbers;
+mod table3;
+
+/// How an experiment is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Repetitions.
+    pub repetitions: u32,
+    /// Short phases instead of the paper's.
+    pub quick: bool,
+    /// The lab's configuration.
+    pub config: Config,
+}
+
+/// One figure of an experiment beside what it should be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its name.
+    pub name: String,
+    /// The median of the repetitions.
+    pub value: f64,
+    /// The smallest and the largest of the repetitions.
+    pub range: [f64; 2],
+    /// Its unit.
+    pub unit: String,
+    /// What it must be, if it must be anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<String>,
+    /// Whether the median is that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+    /// What the paper has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<String>,
+}
+
+/// Lines in a plot, by their labels: points of x and y.
+pub type Lines = BTreeMap<String, Vec<[f64; 2]>>;
+
+/// One plot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plot {
+    /// Its title.
+    pub title: String,
+    /// What is on the y axis; the x axis is the time in seconds.
+    pub y: String,
+    /// Whether the y axis is logarithmic.
+    pub log: bool,
+    /// The lines.
+    pub lines: Lines,
+    /// Instants to mark.
+    pub marks: Vec<f64>,
+}
+
+/// What an experiment found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub experiment: String,
+    /// What it shows.
+    pub title: String,
+    /// How it was run.
+    pub settings: BTreeMap<String, serde_json::Value>,
+    /// Its figures.
+    pub figures: Vec<Figure>,
+    /// Plots of the last repetition.
+    pub plots: Vec<Plot>,
+}
+
+/// An experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name, by the paper's figure.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    run: fn(&Settings) -> Result<Report, HostError>,
+}
+
+/// All of them.
+pub const EXPERIMENTS: [Experiment; 5] = [
+    Experiment {
+        name: "fig7",
+        title: "CoDel and 5G-BDP: ping in the queue of four greedy flows, before and after",
+        run: fig7::run,
+    },
+    Experiment { name: "fig6a", title: "Slicing: flow 1 against flows 2 to 4, half each", run: fig6::halves },
+    Experiment { name: "fig6b", title: "Slicing: flows 1 to 3 held to 15 Mbit/s", run: fig6::shaped },
+    Experiment {
+        name: "fig9",
+        title: "A game beside a greedy flow, without and with the xApp that reacts",
+        run: fig9::run,
+    },
+    Experiment {
+        name: "table3",
+        title: "One greedy flow while the scheme changes, under several controls",
+        run: table3::run,
+    },
+];
+
+/// Why no experiment can be run here, if so.
+#[must_use]
+pub fn missing() -> Option<String> {
+    impossible().or_else(|| {
+        let absent: Vec<&str> = ["iperf3", "ping"].into_iter().filter(|p| process::find(p).is_none()).collect();
+        (!absent.is_empty()).then(|| format!("not installed: {} (packages iperf3, iputils-ping)", absent.join(", ")))
+    })
+}
+
+impl Experiment {
+    /// Runs it and writes its figures to `name.json` in a folder, which is made if need be.
+    ///
+    /// # Errors
+    /// What kept it from running, or the file from being written.
+    pub fn run(&self, settings: &Settings, folder: &Path) -> Result<(Report, PathBuf), HostError> {
+        if let Some(why) = missing() {
+            return Err(HostError::new(self.name, why));
+        }
+        let mut report = (self.run)(settings)?;
+        self.name.clone_into(&mut report.experiment);
+        self.title.clone_into(&mut report.title);
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let lab = serde_json::to_value(&settings.config).map_err(|e| HostError::new("configuration", e))?;
+        for (key, value) in [
+            ("lab", lab),
+            ("quick", settings.quick.into()),
+            ("repetitions", settings.repetitions.into()),
+            ("kernel", kernel.trim().into()),
+            ("cpus", std::thread::available_parallelism().map_or(0, usize::from).into()),
+        ] {
+            report.settings.insert(key.into(), value);
+        }
+        let path = folder.join(format!("{}.json", self.name));
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(folder)?;
+            std::fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
+        };
+        write().map_err(|e| HostError::new(path.display(), e))?;
+        Ok((report, path))
+    }
+}
+
+impl Report {
+    /// A report without figures yet.
+    fn new() -> Self {
+        Self {
+            experiment: String::new(),
+            title: String::new(),
+            settings: BTreeMap::new(),
+            figures: Vec::new(),
+            plots: Vec::new(),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: impl Into<serde_json::Value>) {
+        self.settings.insert(key.into(), value.into());
+    }
+
+    /// Adds how late the lab was, at worst in each interval: what the machine, not the experiment, is to blame for.
+    fn lateness(&mut self, runs: &[Vec<f64>]) {
+        let part = |part: f64| runs.iter().map(|r| numbers::quantile(&numbers::sorted(r), part)).collect::<Vec<_>>();
+        self.figure("lab late, at worst in 100 ms, median", "ms", &part(0.5));
+        self.figure("lab late, at worst in 100 ms, 99 %", "ms", &part(0.99));
+        self.figure("lab late, at worst", "ms", &part(1.0));
+    }
+
+    /// Adds a figure from its values in the repetitions.
+    fn figure(&mut self, name: &str, unit: &str, values: &[f64]) -> &mut Figure {
+        let sorted = numbers::sorted(values);
+        let range = [sorted.first(), sorted.last()].map(|v| v.copied().unwrap_or(f64::NAN));
+        let value = numbers::quantile(&sorted, 0.5);
+        self.figures.push(Figure {
+            name: name.into(),
+            value,
+            range,
+            unit: unit.into(),
+            bar: None,
+            met: None,
+            paper: None,
+        });
+        let last = self.figures.len() - 1;
+        &mut self.figures[last]
+    }
+}
+
+impl Figure {
+    fn bar(&mut self, text: impl Into<String>, met: impl Fn(f64) -> bool) -> &mut Self {
+        self.bar = Some(text.into());
+        self.met = Some(met(self.value));
+        self
+    }
+
+    fn paper(&mut self, text: &str) -> &mut Self {
+        self.paper = Some(text.into());
+        self
+    }
+}
+
+/// The figures as a table.
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}: {}", self.experiment, self.title)?;
+        for figure in &self.figures {
+            let mark = match figure.met {
+                Some(true) => "met",
+                Some(false) => "NOT MET",
+                None => "",
+            };
+            let [low, high] = figure.range;
+            writeln!(
+                f,
+                "  {:<46} {:>9.2} {:<7} [{low:.2} .. {high:.2}]  {} {mark}{}",
+                figure.name,
+                figure.value,
+                figure.unit,
+                figure.bar.as_deref().unwrap_or(""),
+                figure.paper.as_ref().map(|p| format!("  (paper: {p})")).unwrap_or_default(),
+            )?;
+        }
+        Ok(())
+    }
+}
