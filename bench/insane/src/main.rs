@@ -94,6 +94,21 @@ fn read(message: &Message<'_>, copy: &mut Vec<u8>, each: impl FnOnce(&[u8]) -> R
     each(copy)
 }
 
+/// Emits one message: a small one is copied anyway, a larger one is written where it is read.
+#[inline]
+fn emit(source: &Source, payload: usize, n: u64) -> Result<()> {
+    if payload <= SMALL {
+        let mut message = [0; SMALL];
+        stamp(&mut message[..payload], n);
+        source.send(&message[..payload])?;
+    } else {
+        let mut buffer = source.buffer(payload)?;
+        stamp(&mut buffer, n);
+        source.emit(buffer)?;
+    }
+    Ok(())
+}
+
 /// A source and a sink in opposite directions.
 struct Line {
     host: Host,
@@ -131,9 +146,7 @@ impl Pinger for Asking {
         }
         let Line { host, source, sink, copy } = &mut self.line;
         let Some(source) = source else { bail!("no source") };
-        let mut buffer = source.buffer(host.payload)?;
-        stamp(&mut buffer, n);
-        source.emit(buffer)?;
+        emit(source, host.payload, n)?;
         let answer = sink.consume()?;
         read(&answer, copy, |bytes| {
             let got = check(bytes, host.payload)?;
@@ -175,9 +188,7 @@ impl Echoer for Answering {
             n = check(bytes, host.payload)?;
             Ok(())
         })?;
-        let mut buffer = source.buffer(host.payload)?;
-        stamp(&mut buffer, n);
-        source.emit(buffer)?;
+        emit(source, host.payload, n)?;
         // The question is released here, after the answer is on its way.
         Ok(())
     }

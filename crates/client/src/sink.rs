@@ -229,19 +229,22 @@ impl Sink {
         for _ in 0..TURNS {
             let mut rx = self.stream.rx.lock();
             // Where threads share the stream, others want the lock as well.
-            if BiasedGuard::is_fast(&rx) {
+            let alone = BiasedGuard::is_fast(&rx);
+            if alone {
                 rx.look(LOOKS);
             }
             let taken = rx.take(self.index);
-            if rx.alarm {
-                rx.alarm = false;
-                drop(rx);
+            let alarm = std::mem::take(&mut rx.alarm);
+            drop(rx);
+            if alarm {
                 self.stream.session.ring();
             }
             if !matches!(taken, Ok(None)) {
                 return taken;
             }
-            std::hint::spin_loop();
+            if !alone {
+                std::hint::spin_loop();
+            }
         }
         Ok(None)
     }
