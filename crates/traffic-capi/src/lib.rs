@@ -215,7 +215,10 @@ pub unsafe extern "C" fn insane_tc_push(
             -1 => None,
             0..=63 => Some(qfi as u8),
             _ => {
-                return failure(INVALID, format!("{qfi} is no QoS flow identifier: it must be 0 to 63, or -1 for none"));
+                return failure(
+                    INVALID,
+                    format!("{qfi} is no QoS flow identifier: it must be 0 to 63, or -1 for none"),
+                );
             }
         };
         // SAFETY: `packet` may be read for `size` bytes, which is the caller's promise.
