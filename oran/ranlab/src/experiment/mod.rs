@@ -206,7 +206,7 @@ impl Figure {
     }
 
     fn paper(&mut self, text: &str) -> &mut Self {
-        self.paper = Some(text.into());
+        self.paper = Some(text.to_owned()).filter(|text| !text.is_empty());
         self
     }
 }

@@ -47,6 +47,7 @@ struct Run {
     mbps: f64,
     prbs: f64,
     rlc_max: f64,
+    sojourn: f64,
     late: Vec<f64>,
     trips: Vec<Point>,
     flow: Vec<Point>,
@@ -60,6 +61,10 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     report.set("profile", PROFILE.to_vec());
     report.set("step_s", step);
     report.set("pacer", PACER);
+    report.set(
+        "RTT above no load",
+        "the ping's; below 0 is possible, because acknowledgements keep the uplink granted that a lone ping must ask for",
+    );
     let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     // The paper's path first; a longer one is only reported.
     let paths: &[(u64, &str)] = if settings.quick { &[(0, "")] } else { &[(0, ""), (15, ", 30 ms of path added")] };
@@ -124,10 +129,11 @@ fn figures(report: &mut Report, all: &[(Control, Vec<Run>)], suffix: &str, judge
         }
         report.figure(&name("no-load RTT"), "ms", &of(runs, |r| r.no_load));
         report.figure(&name("RTT, mean"), "ms", &of(runs, |r| r.rtt)).paper(rtt);
-        let figure = report.figure(&name("queueing delay, mean"), "ms", &of(runs, |r| r.rtt - r.no_load));
+        let figure = report.figure(&name("RTT above no load, mean"), "ms", &of(runs, |r| r.rtt - r.no_load));
         if ours {
             figure.bar("<= 5 ms", |v| v <= 5.0);
         }
+        report.figure(&name("time of the flow's packets in pipeline and RLC"), "ms", &of(runs, |r| r.sojourn));
         report.figure(&name("RTT, 99 %"), "ms", &of(runs, |r| r.rtt_p99));
         let figure = report.figure(&name("resource blocks used"), "%", &of(runs, |r| r.prbs)).paper(prbs);
         if ours {
@@ -160,6 +166,8 @@ fn once(config: &Config, control: Control, begin: f64, step: f64) -> Result<Run,
         mbps: mean(&within(&flow, from, to)),
         prbs: 100.0 * mean(&of(|r| r.prb_used)),
         rlc_max: of(|r| r.rlc_bytes as f64).into_iter().fold(0.0, f64::max) / 1e3,
+        // Of all packets of the bearer, which are the greedy flow's but for ten a second.
+        sojourn: mean(&of(|r| r.pipeline_ms + r.rlc_ms)),
         late: rows.iter().map(|r| r.late_ms).collect(),
         mcs: series(&rows, |r| r.mcs.into()),
         trips,
