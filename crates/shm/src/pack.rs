@@ -184,7 +184,9 @@ impl PackReader {
             return Some(Err(Overrun));
         }
         // SAFETY: INV-PACK-2: eight bytes are there.
-        let word = unsafe { self.base.add(self.at as usize).cast::<AtomicU64>().as_ref() };
+        let at = unsafe { self.base.add(self.at as usize) };
+        // SAFETY: as above, aligned; atomics are all that is reached (INV-MEM-4).
+        let word = unsafe { at.cast::<AtomicU64>().as_ref() };
         // Relaxed: the descriptor was acquired; the peer may change it at any time, so only the copy is used.
         let length = word.load(Ordering::Relaxed);
         let left = self.end - self.at - WORD;

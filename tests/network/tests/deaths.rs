@@ -130,6 +130,7 @@ fn the_sources_runtime_was_killed_and_its_source_goes_on() {
     assert_eq!(source.wait_for_sinks(1, Duration::from_secs(10)), 1);
     source.send(b"after").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"after");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
 #[test]

@@ -13,7 +13,8 @@ fn tests(text: &str) -> Vec<(String, String)> {
 #[test]
 fn every_system_test_that_moves_messages_reconciles_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folders = std::fs::read_dir(&root).expect("tests/").flatten();
+    // Between hosts the runtimes' counts are a part of it: insane_tests_network::law_holds, where a test's flows allow it.
+    let folders = std::fs::read_dir(&root).expect("tests/").flatten().filter(|f| f.file_name() != "network");
     let sources = folders.filter_map(|f| std::fs::read_dir(f.path().join("tests")).ok()).flatten().flatten();
     let (mut moving, mut without) = (0, Vec::new());
     for source in sources.map(|s| s.path()).filter(|p| p.extension().is_some_and(|e| e == "rs")) {
