@@ -82,12 +82,19 @@ class Source:
         """Waits until `count` sinks are in the source's view; returns how many are."""
     def wait_for_room(self, timeout: float = 5.0) -> None:
         """Waits until a message emitted now would be dropped by no sink."""
-    def send(self, data: ReadableBuffer) -> int:
-        """Copies bytes into a buffer and emits it; returns the token."""
+    def send(self, data: ReadableBuffer, *, more: bool = False) -> int:
+        """Copies bytes into a buffer and emits it; returns the token.
+
+        With `more` it says that more follows at once: messages of up to 64 bytes may wait for each other and share a slot, and
+        sinks that sleep are woken later. End such a batch without `more`, or with `flush`."""
     def buffer(self, size: int) -> Buffer:
         """Borrows memory for a message, to be written through a memoryview."""
-    def emit(self, buffer: Buffer, length: int | None = None) -> int:
-        """Emits a buffer, or its first `length` bytes; returns the token. Its views must be released before."""
+    def emit(self, buffer: Buffer, length: int | None = None, *, more: bool = False) -> int:
+        """Emits a buffer, or its first `length` bytes; returns the token. Its views must be released before.
+
+        `more` is as for `send`."""
+    def flush(self) -> None:
+        """Sends what waits for more, and wakes the sinks that have messages of a batch. Never blocks."""
     def outcome(self, token: int) -> Outcome: ...
     def close(self) -> None: ...
 

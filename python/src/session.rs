@@ -257,14 +257,22 @@ impl Source {
     }
 
     /// Copies a bytes-like object into a buffer and emits it. The lock of the interpreter is kept: this is short.
-    fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+    #[pyo3(signature = (data, *, more=false))]
+    fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, more: bool) -> PyResult<u64> {
         if let Ok(bytes) = data.cast::<pyo3::types::PyBytes>() {
-            return Ok(self.inner.send(bytes.as_bytes()).map_err(raise)?.0);
+            let bytes = bytes.as_bytes();
+            let token = if more { self.inner.send_more(bytes) } else { self.inner.send(bytes) };
+            return Ok(token.map_err(raise)?.0);
         }
         let view = PyBuffer::<u8>::get(data).map_err(|e| not_bytes(py, data, e))?;
         let mut buffer = self.inner.buffer(view.len_bytes()).map_err(raise)?;
         view.copy_to_slice(py, &mut buffer)?;
-        Ok(self.inner.emit(buffer).map_err(raise)?.0)
+        let token = if more { self.inner.emit_more(buffer) } else { self.inner.emit(buffer) };
+        Ok(token.map_err(raise)?.0)
+    }
+
+    fn flush(&self) -> PyResult<()> {
+        self.inner.flush().map_err(raise)
     }
 
     fn buffer(slf: Py<Self>, size: Whole) -> PyResult<Buffer> {
@@ -273,8 +281,8 @@ impl Source {
         Ok(Buffer { raw: std::sync::Mutex::new(Some(raw)), len: size, exports: 0, source: slf })
     }
 
-    #[pyo3(signature = (buffer, length=None))]
-    fn emit(&self, py: Python<'_>, buffer: &Bound<'_, Buffer>, length: Option<Whole>) -> PyResult<u64> {
+    #[pyo3(signature = (buffer, length=None, *, more=false))]
+    fn emit(&self, py: Python<'_>, buffer: &Bound<'_, Buffer>, length: Option<Whole>, more: bool) -> PyResult<u64> {
         self.born.check()?;
         // Whatever is refused here leaves the buffer as it is; what is emitted is gone, whatever comes of it.
         let (raw, length) = {
@@ -287,7 +295,8 @@ impl Source {
             let length = length.map_or(Ok(buffer.len), |length| length.size("length", most))?;
             (buffer.take().ok_or_else(|| invalid("the buffer was emitted or discarded"))?, length)
         };
-        Ok(py.detach(|| self.inner.emit_raw(raw, length, 0)).map_err(raise)?.0)
+        let emit = || if more { self.inner.emit_raw_more(raw, length) } else { self.inner.emit_raw(raw, length, 0) };
+        Ok(py.detach(emit).map_err(raise)?.0)
     }
 
     fn outcome(&self, token: Whole) -> PyResult<Outcome> {

@@ -91,9 +91,11 @@ TABLE: dict[str, list[Wrong]] = {
         (array.array("d", [1.0]), insane.InvalidArgument, 20, "memoryview(data).cast('B')"),
         (BIG, insane.InvalidArgument, 22, "larger than the limit"),
     ],
+    "Source.send(more)": NO_BOOL,
     "Source.buffer(size)": whole(0, 128 << 20),
     "Source.emit(buffer)": [(value, TypeError, None, "Buffer") for value in (b"bytes", None, memoryview(b"bytes"))],
     "Source.emit(length)": [*(row for row in NO_INT if row[0] is not None), *whole(0, 100)[len(NO_INT) :]],
+    "Source.emit(more)": NO_BOOL,
     "Source.outcome(token)": [
         *whole(0, 2**64 - 1),
         (0, insane.InvalidArgument, 24, "token"),
@@ -110,7 +112,14 @@ TABLE: dict[str, list[Wrong]] = {
 }
 
 #: Whose every value of the right type is a right one.
-ANY = {"Session.stream(strict)", "Stream.source(fail_when_full)", "Stream.source(timestamps)", "Stream.sink(observer)"}
+ANY = {
+    "Session.stream(strict)",
+    "Stream.source(fail_when_full)",
+    "Stream.source(timestamps)",
+    "Stream.sink(observer)",
+    "Source.send(more)",
+    "Source.emit(more)",
+}
 #: Whose right values are other objects of the library.
 OBJECTS = {
     "Source.emit(buffer)",

@@ -263,3 +263,24 @@ def test_events_say_what_happened(session: insane.Session) -> None:
         events = session.events()
         time.sleep(0.005)
     assert events == [(4, "PeerLost", "the session of `the other one` is gone")]
+
+
+def test_a_batch_arrives_in_order(session: insane.Session) -> None:
+    stream = session.stream()
+    sink, source = stream.sink("batch"), stream.source("batch")
+    assert source.wait_for_sinks() == 1
+    for first in range(0, 300, 30):
+        for n in range(first, first + 30):
+            payload = n.to_bytes(4, "little")
+            if n % 3 == 0:
+                source.send(payload, more=True)
+            elif n % 3 == 1:
+                source.send(bytearray(payload), more=True)
+            else:
+                buffer = source.buffer(4)
+                with memoryview(buffer) as view:
+                    view[:] = payload
+                source.emit(buffer, more=n % 2 == 0)
+        source.flush()
+        for n in range(first, first + 30):
+            assert bytes(sink.consume(5)) == n.to_bytes(4, "little")

@@ -120,6 +120,11 @@ long insane_wait_sinks(insane_source_t *source, size_t count, uint64_t timeout_m
 int insane_get_buffer(insane_source_t *source, size_t size, int flags, insane_buffer_t *buffer);
 /* Emits buffer->length bytes. Returns the token (above 0); the buffer is no longer the caller's, whatever comes back. */
 int64_t insane_emit_data(insane_source_t *source, insane_buffer_t *buffer);
+/* As insane_emit_data, and says that more follows at once: messages of up to 64 bytes may wait for each other and share a slot,
+ * and sinks that sleep are woken later. End such a batch with insane_emit_data or insane_flush. */
+int64_t insane_emit_more(insane_source_t *source, insane_buffer_t *buffer);
+/* Sends what waits for more, and wakes the sinks that have messages of insane_emit_more. Never blocks. */
+int insane_flush(insane_source_t *source);
 /* Gives a buffer back without emitting it. */
 int insane_discard_buffer(insane_source_t *source, insane_buffer_t *buffer);
 /* How many intended sinks of a message are in each state. Never blocks. */

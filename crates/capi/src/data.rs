@@ -97,6 +97,31 @@ pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buff
 
 /// See `insane.h`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_emit_more(source: *const Source, from: *mut Buffer) -> i64 {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        // SAFETY: the header's contract.
+        let from = unsafe { buffer(from) }?;
+        let raw = from.take::<RawBuffer>(LENT)?;
+        let token = source.emit_raw_more(raw, from.length)?;
+        Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_flush(source: *const Source) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let source = unsafe { get(source, "source is NULL") }?;
+        source.flush()?;
+        Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_discard_buffer(source: *const Source, from: *mut Buffer) -> c_int {
     call(|| {
         // SAFETY: the header's contract.

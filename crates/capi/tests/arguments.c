@@ -110,6 +110,21 @@ int main(void)
     CHECK(insane_check_emit_outcome(source, -1, &outcome) == -INSANE_UNKNOWN_TOKEN);
     CHECK(insane_check_emit_outcome(source, token, NULL) == bad);
 
+    /* A batch: some wait for each other, the last one sends them all, or a flush does. */
+    CHECK(insane_emit_more(NULL, &buffer) == bad && insane_emit_more(source, &other) == bad && insane_flush(NULL) == bad);
+    for (int n = 0; n < 200; n++) {
+        CHECK(insane_get_buffer(source, 8, 0, &buffer) == 0);
+        memset(buffer.data, n, 8);
+        CHECK((n % 10 == 9 && n % 20 < 10 ? insane_emit_data : insane_emit_more)(source, &buffer) > 0);
+        if (n % 20 == 19) CHECK(insane_flush(source) == 0);
+        if (n % 10 < 9) continue;
+        for (int m = n - 9; m <= n; m++) {
+            CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 8);
+            CHECK(((unsigned char *)other.data)[7] == (unsigned char)m);
+            CHECK(insane_release_buffer(sink, &other) == 0);
+        }
+    }
+
     for (size_t size = 0; size <= 1 << 20; size = size * 3 + 1) {
         CHECK(insane_get_buffer(source, size, 0, &buffer) == 0);
         memset(buffer.data, (int)size, size);

@@ -516,6 +516,15 @@ impl Source {
         self.emit_held(&raw, len, deadline_ns, false)
     }
 
+    /// As [`Self::emit_raw`] without a deadline, and says that more follows at once, as [`Self::emit_more`] does.
+    ///
+    /// # Errors
+    /// As [`Self::emit_raw`].
+    #[inline]
+    pub fn emit_raw_more(&self, raw: RawBuffer, len: usize) -> Result<Token> {
+        self.emit_held(&raw, len, 0, true)
+    }
+
     #[inline(always)]
     fn timestamp(&self) -> u64 {
         if self.options.timestamps { now_ns() } else { 0 }
