@@ -393,6 +393,12 @@ impl Source {
         if let Some(sequence) = self.pack(&mut tx, payload, more) {
             return Ok(Token(sequence));
         }
+        if self.packs
+            && !more
+            && let Some(sequence) = tx.emit_small(self.index, payload)
+        {
+            return Ok(Token(sequence));
+        }
         let (sequence, wanted) = (tx.emit(self.index, &self.small(payload, more)), tx.packs == Packs::Wanted);
         drop(tx);
         if wanted {
