@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -48,6 +49,7 @@ pub struct Running {
     name: String,
     child: Child,
     output: Option<JoinHandle<String>>,
+    ended: bool,
 }
 
 impl Running {
@@ -62,6 +64,8 @@ impl Running {
         let mut child = in_namespace(namespace, line)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            // A shell's children are to end with it.
+            .process_group(0)
             .spawn()
             .map_err(|e| HostError::new(&name, e))?;
         let output = child.stdout.take().map(|mut pipe| {
@@ -72,7 +76,7 @@ impl Running {
                 String::from_utf8_lossy(&bytes).into_owned()
             })
         });
-        Ok(Self { name, child, output })
+        Ok(Self { name, child, output, ended: false })
     }
 
     /// Waits for its end, at most so long; what it wrote.
@@ -94,7 +98,7 @@ impl Running {
     pub fn interrupt(mut self) -> String {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
             // It may have ended already.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::INT);
         }
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
@@ -105,8 +109,14 @@ impl Running {
     }
 
     fn end(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
+        // Once: its number may be somebody else's afterwards.
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        // It may have ended already; what it started may not.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 
