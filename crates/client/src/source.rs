@@ -322,11 +322,12 @@ impl Source {
     /// [`Self::send_more`] are woken. Never blocks.
     ///
     /// # Errors
-    /// [`Code::Forked`].
+    /// [`Code::Closed`], [`Code::Forked`].
     pub fn flush(&self) -> Result<()> {
         self.check()?;
-        self.stream.tx.lock().flush(self.index);
-        Ok(())
+        let mut tx = self.stream.tx.lock();
+        tx.flush(self.index);
+        if tx.sources[self.index].is_some() { Ok(()) } else { Err(Code::Closed.into()) }
     }
 
     /// As [`Self::emit`]; the message is worthless `within` from now and expires, counted, if it is not consumed by then.
