@@ -21,6 +21,7 @@
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
 mod blocks;
+mod cells;
 pub mod error;
 mod fork;
 mod message;

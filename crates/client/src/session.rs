@@ -1,8 +1,8 @@
 //! Sessions: an application's connection to the runtime of its host.
 
+use crate::cells::Cells;
 use crate::error::{Code, Error, Result};
 use crate::fork::{self, Guarded};
-use crate::rx::Cells;
 use crate::service::Service;
 use crate::stream::{Stream, StreamShared};
 use insane_shm::counters::Counters;
