@@ -167,26 +167,19 @@ impl PackRef {
         unsafe { &mut *state }
     }
 
-    /// One of its messages is done with. After the last: what the producer is to be told.
+    /// One of its messages is done with. After the last: what the producer is to be told, and it is to be given back.
     #[inline(always)]
-    pub(crate) fn done(self, packs: &mut Pool<Pack>, sequence: u64, fate: Fate) -> Option<(u64, Fate)> {
+    pub(crate) fn done(self, sequence: u64, fate: Fate) -> Option<(u64, Fate)> {
         let pack = self.state();
         if fate != Fate::AsCounted && pack.fate.is_none_or(|(first, _)| sequence < first) {
             pack.fate = Some((sequence, fate));
         }
         pack.out -= 1;
-        if pack.out > 0 || pack.open {
-            return None;
-        }
-        Some(self.end(packs))
+        (pack.out == 0 && !pack.open).then(|| pack.fate.unwrap_or((pack.first, Fate::AsCounted)))
     }
 
-    #[inline(never)]
-    fn end(self, packs: &mut Pool<Pack>) -> (u64, Fate) {
-        let pack = self.state();
-        let told = pack.fate.unwrap_or((pack.first, Fate::AsCounted));
+    pub(crate) fn give_back(self, packs: &mut Pool<Pack>) {
         packs.give_back(self.0);
-        told
     }
 
     /// No more of its messages are taken. Returns whether that was the end of it.
@@ -194,7 +187,7 @@ impl PackRef {
         self.state().open = false;
         let over = self.state().out == 0;
         if over {
-            packs.give_back(self.0);
+            self.give_back(packs);
         }
         over
     }

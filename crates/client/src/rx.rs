@@ -7,7 +7,7 @@ use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
-use insane_shm::pack::{MAX_MESSAGES, PackReader, copy_words};
+use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed, copy_words};
 use insane_shm::segment::SegmentView;
 use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
@@ -163,18 +163,25 @@ impl RxLink {
 
     #[inline(always)]
     fn next_packed(&mut self) -> Result<Option<(Descriptor, u64)>, Broken> {
-        let Some(open) = self.pack.as_mut() else { return Ok(None) };
-        let Some(Ok(found)) = open.reader.next() else { return Err(Broken::of(&open.next)) };
-        let d = Descriptor { offset: open.offset + found.offset, length: found.length, ..open.next };
+        let Some(open) = &self.pack else { return Ok(None) };
+        let (next, offset, position, pack) = (open.next, open.offset, open.position, open.pack);
+        let found = self.step().ok_or_else(|| Broken::of(&next))?;
+        self.opened = Some(pack);
+        Ok(Some((Descriptor { offset: offset + found.offset, length: found.length, ..next }, position)))
+    }
+
+    /// Takes the next message off the pack that is open. `None`: the pack lies.
+    #[inline(always)]
+    fn step(&mut self) -> Option<Packed> {
+        let open = self.pack.as_mut()?;
+        let found = open.reader.next()?.ok()?;
         open.next.sequence = open.next.sequence.wrapping_add(1);
-        let (position, pack) = (open.position, open.pack);
-        pack.state().out += 1;
+        open.pack.state().out += 1;
         if open.reader.left() == 0 {
-            pack.state().open = false;
+            open.pack.state().open = false;
             self.pack = None;
         }
-        self.opened = Some(pack);
-        Ok(Some((d, position)))
+        Some(found)
     }
 
     /// Whether a message is there.
@@ -192,7 +199,8 @@ impl RxLink {
     fn refuse(&mut self, packs: &mut Pool<Pack>, d: &Descriptor, fate: Fate) {
         match self.opened {
             Some(pack) if d.flags & FLAG_PACKED != 0 => {
-                if let Some((sequence, fate)) = pack.done(packs, d.sequence, fate) {
+                if let Some((sequence, fate)) = pack.done(d.sequence, fate) {
+                    pack.give_back(packs);
                     self.out -= 1;
                     self.release(&Descriptor { sequence, ..*d }, fate);
                 }
@@ -289,16 +297,16 @@ impl Rx {
     #[inline(never)]
     fn take_packed(&mut self, sink: usize) -> Result<Option<RawMessage>> {
         let Some(Some(link)) = self.links.get_mut(self.next) else { return self.take_slowly(sink) };
-        if let Some(open) = &mut link.pack
-            && open.next.deadline_ns == 0
-            && let Some((source, index, _, cell)) = &link.recent
-            && *source == open.next.source
-            && *index == sink
-            && let Some(Ok(found)) = open.reader.next()
+        if let Some(open) = &link.pack
+            && let (next, base, pack) = (&open.next, open.base, open.pack)
+            && next.deadline_ns == 0
+            && link.recent.as_ref().is_some_and(|(source, index, ..)| *source == next.source && *index == sink)
+            && let (sequence, flags) = (next.sequence, next.flags)
+            && let Some(found) = link.step()
+            && let Some((.., cell)) = &link.recent
         {
             cell.add(Count::Delivered, 1);
             cell.add(Count::Bytes, u64::from(found.length));
-            let (d, pack) = (&mut open.next, open.pack);
             let mut place = self.taken.lend();
             // The address of a part is taken before the reference to the whole is made.
             // SAFETY: INV-BLOCK-1: it is this message's alone.
@@ -306,20 +314,14 @@ impl Rx {
             // SAFETY: as above.
             let taken = unsafe { place.as_mut() };
             // SAFETY: INV-PACK-2: the reader has checked it.
-            let there = unsafe { open.base.add(found.offset as usize) };
+            let there = unsafe { base.add(found.offset as usize) };
             // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
             unsafe { copy_words(there, found.length, &mut taken.inside.0) };
             taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
             taken.length = found.length;
-            taken.sequence = d.sequence;
-            taken.flags = d.flags;
+            taken.sequence = sequence;
+            taken.flags = flags;
             taken.comes_in(pack);
-            d.sequence = d.sequence.wrapping_add(1);
-            pack.state().out += 1;
-            if open.reader.left() == 0 {
-                pack.state().open = false;
-                link.pack = None;
-            }
             insane_shm::steps::reach(insane_shm::steps::Step::Hold);
             return Ok(Some(RawMessage(place)));
         }
@@ -486,42 +488,36 @@ impl Rx {
 
     #[inline(always)]
     fn release_as(&mut self, message: RawMessage, fate: Fate) {
+        let last = message.get().extra.is_none() || shared_no_more(message.0);
         let taken = message.get();
-        let last = if taken.extra.is_some() { shared_no_more(message.0) } else { true };
-        if taken.flags & FLAG_PACKED != 0 {
-            let (pack, sequence) = (taken.pack, taken.sequence);
-            // Only the last of a pack is of interest to the link.
-            if pack.state().out > 1 || pack.state().open || !last {
-                if last {
-                    pack.done(&mut self.packs, sequence, fate);
-                }
-                self.taken.give_back(message.0);
-                return;
+        let pack = (taken.flags & FLAG_PACKED != 0).then_some(taken.pack);
+        // Of a pack's messages only the last is of interest to the link.
+        let told = match pack {
+            _ if !last => None,
+            Some(pack) => pack.done(taken.sequence, fate),
+            None => Some((taken.sequence, fate)),
+        };
+        if let Some((sequence, fate)) = told {
+            let origin = taken.origin();
+            let (at, generation) = (origin.link as usize, origin.generation);
+            let descriptor = Descriptor { sequence, ..taken.descriptor() };
+            if let Some(pack) = pack {
+                pack.give_back(&mut self.packs);
             }
-        }
-        self.release_last(message, last, fate);
-    }
-
-    #[inline(always)]
-    fn release_last(&mut self, message: RawMessage, last: bool, mut fate: Fate) {
-        let taken = message.get();
-        let (at, generation) = (taken.origin().link as usize, taken.origin().generation);
-        let mut descriptor = taken.descriptor();
-        if taken.flags & FLAG_PACKED != 0
-            && let Some(told) = taken.pack.done(&mut self.packs, descriptor.sequence, fate)
-        {
-            (descriptor.sequence, fate) = told;
+            self.returned(at, generation, &descriptor, fate);
         }
         self.taken.give_back(message.0);
-        if !last {
-            return;
-        }
+    }
+
+    /// What a link is told of a message or a pack that nobody has any more.
+    #[inline(always)]
+    fn returned(&mut self, at: usize, generation: u32, descriptor: &Descriptor, fate: Fate) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         if link.generation != generation {
             return;
         }
         link.out -= 1;
-        link.release(&descriptor, fate);
+        link.release(descriptor, fate);
         if link.peer_gone || link.broken.is_some() {
             self.sweep(at);
         }

@@ -7,6 +7,7 @@ use crate::rx::now_ns;
 use crate::sink::SPIN;
 use crate::stream::{Channel, StreamShared};
 use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Tx, TxSource, goes_inside};
+use insane_shm::biased::BiasedGuard;
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::segment::Segment;
@@ -394,18 +395,7 @@ impl Source {
         if let Some(sequence) = self.pack(&mut tx, payload, more) {
             return Ok(Token(sequence));
         }
-        if self.packs
-            && !more
-            && let Some(sequence) = tx.emit_small(self.index, payload)
-        {
-            return Ok(Token(sequence));
-        }
-        let (sequence, wanted) = (tx.emit(self.index, &self.small(payload, more)), tx.packs == Packs::Wanted);
-        drop(tx);
-        if wanted {
-            self.make_packs();
-        }
-        sequence.map(Token)
+        self.emit_alone(tx, payload, more)
     }
 
     #[inline(always)]
@@ -424,12 +414,24 @@ impl Source {
             tx.flush(self.index);
             return Ok(None);
         }
-        let (sequence, wanted) = (tx.emit(self.index, &self.small(payload, more)), tx.packs == Packs::Wanted);
-        drop(tx);
-        if wanted {
+        self.emit_alone(tx, payload, more).map(Some)
+    }
+
+    /// Emits a small message inside a descriptor of its own.
+    #[inline(always)]
+    fn emit_alone(&self, mut tx: BiasedGuard<'_, Tx>, payload: &[u8], more: bool) -> Result<Token> {
+        if self.packs
+            && !more
+            && let Some(sequence) = tx.emit_small(self.index, payload)
+        {
+            return Ok(Token(sequence));
+        }
+        let token = tx.emit(self.index, &self.small(payload, more)).map(Token);
+        if tx.packs == Packs::Wanted {
+            drop(tx);
             self.make_packs();
         }
-        sequence.map(|sequence| Some(Token(sequence)))
+        token
     }
 
     /// Puts a small message to others that wait, or makes it the first that does.
