@@ -14,19 +14,16 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
-use insane_shm::socket::{Received, pair as socket_pair, receive, send};
+use insane_shm::socket::{Outbox, Received, pair as socket_pair, receive};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{Flow, PairClaim};
 use insane_wire::id::{Epoch, PairToken, SessionId, SinkId};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Messages that wait for a peer to read its socket; a peer that lets more pile up is given up.
-const MAX_UNSENT: usize = 4096;
 
 /// Event data of doorbells begin here.
 const FIRST_BELL: u64 = 1 << 32;
@@ -59,7 +56,7 @@ struct PairEnd {
     app: String,
     trusted: bool,
     initiator: bool,
-    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    unsent: Outbox,
     outgoing: HashMap<u32, Outgoing>,
     incoming: HashMap<u32, Incoming>,
     next_link: u32,
@@ -79,30 +76,13 @@ pub(crate) struct Peers {
 impl PairEnd {
     fn send(&mut self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
         let bytes = encode(&ToPeer { link, body: Some(body) });
-        if self.unsent.is_empty() {
-            match send(self.socket.as_fd(), &bytes, fds) {
-                Ok(true) => return,
-                Ok(false) => {}
-                // Its end is seen as such when it is read.
-                Err(_) => return,
-            }
-        }
-        let kept: Result<Vec<OwnedFd>, _> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
-        match kept {
-            Ok(fds) if self.unsent.len() < MAX_UNSENT => self.unsent.push_back((bytes, fds)),
-            _ => self.failed = Some("it does not read its socket".into()),
+        if let Err(unread) = self.unsent.send(self.socket.as_fd(), bytes, fds) {
+            self.failed = Some(unread.to_string());
         }
     }
 
     fn flush(&mut self) -> bool {
-        while let Some((bytes, fds)) = self.unsent.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match send(self.socket.as_fd(), bytes, &fds) {
-                Ok(true) | Err(_) => drop(self.unsent.pop_front()),
-                Ok(false) => return false,
-            }
-        }
-        true
+        self.unsent.flush(self.socket.as_fd())
     }
 }
 
@@ -151,7 +131,7 @@ impl Peers {
             app: pair.app.clone(),
             trusted: pair.trusted,
             initiator: pair.initiator,
-            unsent: VecDeque::new(),
+            unsent: Outbox::default(),
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             next_link: 1,

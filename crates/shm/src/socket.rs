@@ -7,6 +7,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType,
 };
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
@@ -59,6 +60,51 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS) => return Ok(false),
             Err(e) => return Err(ShmError::system("sendmsg")(e)),
         }
+    }
+}
+
+/// The most messages that wait for a peer to read.
+const MAX_UNSENT: usize = 4096;
+
+/// Messages that wait until the peer's buffer has room for them, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+/// The peer does not read its socket: too much waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it does not read its socket")]
+pub struct Unread;
+
+impl Outbox {
+    /// Sends a message with descriptors, or keeps it until [`Self::flush`]. Never blocks. For a peer that is gone it does
+    /// nothing: that end is seen when the socket is read.
+    ///
+    /// # Errors
+    /// [`Unread`]; the message is lost, and the socket is to be closed.
+    pub fn send(&mut self, socket: BorrowedFd<'_>, bytes: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Result<(), Unread> {
+        if self.unsent.is_empty() && !matches!(send(socket, &bytes, fds), Ok(false)) {
+            return Ok(());
+        }
+        let kept: Result<Vec<OwnedFd>, _> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        match kept {
+            Ok(fds) if self.unsent.len() < MAX_UNSENT => self.unsent.push_back((bytes, fds)),
+            _ => return Err(Unread),
+        }
+        Ok(())
+    }
+
+    /// Sends what waits. Never blocks; whether all went.
+    pub fn flush(&mut self, socket: BorrowedFd<'_>) -> bool {
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match send(socket, bytes, &fds) {
+                Ok(true) | Err(_) => drop(self.unsent.pop_front()),
+                Ok(false) => return false,
+            }
+        }
+        true
     }
 }
 

@@ -14,18 +14,15 @@ use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
 use insane_shm::slab::Slab;
-use insane_shm::socket::{Received, pair as socket_pair, receive, send};
+use insane_shm::socket::{Outbox, Received, pair as socket_pair, receive};
 use insane_wire::control::Flow;
 use insane_wire::frame::domain_id;
 use insane_wire::id::{Epoch, SessionId, SinkId};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Messages that wait for a session to read its socket; one that lets more pile up is given up.
-const MAX_UNSENT: usize = 4096;
 
 /// Why a session loses its pair.
 pub(crate) type Refusal = String;
@@ -48,7 +45,7 @@ pub(crate) enum Note {
 pub(crate) struct Pair {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: SessionId,
-    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    unsent: Outbox,
     outgoing: HashMap<u32, usize>,
     incoming: HashMap<u32, usize>,
     next_link: u32,
@@ -82,30 +79,14 @@ pub(crate) struct Domain {
 impl Pair {
     pub(crate) fn send(&mut self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
         let bytes = encode(&ToPeer { link, body: Some(body) });
-        if self.unsent.is_empty() {
-            match send(self.socket.as_fd(), &bytes, fds) {
-                Ok(false) => {}
-                // Its end is seen as such when it is read.
-                Ok(true) | Err(_) => return,
-            }
-        }
-        let kept: Result<Vec<OwnedFd>, _> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
-        match kept {
-            Ok(fds) if self.unsent.len() < MAX_UNSENT => self.unsent.push_back((bytes, fds)),
-            _ => self.failed = Some("it does not read its socket".into()),
+        if let Err(unread) = self.unsent.send(self.socket.as_fd(), bytes, fds) {
+            self.failed = Some(unread.to_string());
         }
     }
 
     /// Sends what waits; whether all went.
     pub(crate) fn flush(&mut self) -> bool {
-        while let Some((bytes, fds)) = self.unsent.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match send(self.socket.as_fd(), bytes, &fds) {
-                Ok(true) | Err(_) => drop(self.unsent.pop_front()),
-                Ok(false) => return false,
-            }
-        }
-        true
+        self.unsent.flush(self.socket.as_fd())
     }
 }
 
@@ -165,7 +146,7 @@ impl Domain {
         let new = Pair {
             socket: fd,
             peer,
-            unsent: VecDeque::new(),
+            unsent: Outbox::default(),
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             next_link: 1,
