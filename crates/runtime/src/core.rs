@@ -65,6 +65,23 @@ pub struct Session {
 }
 
 impl Session {
+    /// One that has nothing yet.
+    fn new(id: SessionId, app: String, library: String, domain: &str, credentials: Credentials) -> Self {
+        Self {
+            id,
+            app,
+            library,
+            domain: domain.to_owned(),
+            credentials,
+            streams: BTreeMap::new(),
+            next_stream: 1,
+            sources: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            claims: HashMap::new(),
+            network: false,
+        }
+    }
+
     /// How many sources and sinks it has.
     #[must_use]
     pub fn endpoints(&self) -> usize {
@@ -278,19 +295,8 @@ impl Core {
             .pairs
             .iter()
             .filter_map(|p| Some((SessionId::from_bytes(&p.peer)?, PairToken::from_bytes(&p.token)?)));
-        let session = Session {
-            id,
-            app: hello.app.clone(),
-            library: hello.library.clone(),
-            domain: domain.to_owned(),
-            credentials,
-            streams: BTreeMap::new(),
-            next_stream: 1,
-            sources: BTreeMap::new(),
-            sinks: BTreeMap::new(),
-            claims: claims.take(quota.sessions as usize).collect(),
-            network: false,
-        };
+        let mut session = Session::new(id, hello.app.clone(), hello.library.clone(), domain, credentials);
+        session.claims = claims.take(quota.sessions as usize).collect();
         let domain = session.domain.clone();
         self.sessions.insert(conn, session);
         self.tally.sessions_opened += 1;
@@ -589,19 +595,9 @@ impl Core {
     /// Adds the runtime's own session of a domain, by which the sources and sinks of other hosts take part.
     pub fn attach(&mut self, conn: Conn, domain: &str, credentials: Credentials) -> SessionId {
         let id = SessionId::random();
-        let session = Session {
-            id,
-            app: "network".into(),
-            library: concat!("insaned/", env!("CARGO_PKG_VERSION")).into(),
-            domain: domain.to_owned(),
-            credentials,
-            streams: BTreeMap::new(),
-            next_stream: 1,
-            sources: BTreeMap::new(),
-            sinks: BTreeMap::new(),
-            claims: HashMap::new(),
-            network: true,
-        };
+        let library = concat!("insaned/", env!("CARGO_PKG_VERSION"));
+        let mut session = Session::new(id, "network".into(), library.into(), domain, credentials);
+        session.network = true;
         self.sessions.insert(conn, session);
         id
     }
