@@ -35,13 +35,7 @@ fn runs(settings: &Settings, change: &str, title: &str) -> Result<(Report, Vec<R
     let runs = (0..settings.repetitions)
         .map(|_| once(&settings.config, times, change, title))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut report = Report::new();
-    report.set("flows_at_s", times[0]);
-    report.set("change_at_s", times[1]);
-    report.set("end_s", times[2]);
-    report.set("flows", 4);
-    report.set("congestion_control", "cubic");
-    report.set("change", change);
+    let mut report = Report::of_a_change(times, change);
     let of = |f: fn(&Run) -> f64| runs.iter().map(f).collect::<Vec<_>>();
     report.figure("no-load RTT, mean", "ms", &of(|r| r.no_load)).paper("about 10 ms");
     Ok((report, runs))

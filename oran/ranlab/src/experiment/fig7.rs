@@ -39,13 +39,7 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
         runs.push(once(&settings.config, times)?);
     }
     let all = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    let mut report = Report::new();
-    report.set("flows_at_s", times[0]);
-    report.set("change_at_s", times[1]);
-    report.set("end_s", times[2]);
-    report.set("flows", 4);
-    report.set("congestion_control", "cubic");
-    report.set("change", CHANGE);
+    let mut report = Report::of_a_change(times, CHANGE);
     report.set("measured_from_s_after_change", SETTLE);
     report.figure("no-load RTT, mean", "ms", &all(|r| r.no_load)).paper("about 10 ms");
     report

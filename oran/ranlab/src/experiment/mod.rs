@@ -167,6 +167,18 @@ impl Report {
         }
     }
 
+    /// A report of runs in which four cubic flows begin, the pipeline is changed, and all ends, at these seconds.
+    fn of_a_change(times: [f64; 3], change: &str) -> Self {
+        let mut report = Self::new();
+        report.set("flows_at_s", times[0]);
+        report.set("change_at_s", times[1]);
+        report.set("end_s", times[2]);
+        report.set("flows", 4);
+        report.set("congestion_control", "cubic");
+        report.set("change", change);
+        report
+    }
+
     fn set(&mut self, key: &str, value: impl Into<serde_json::Value>) {
         self.settings.insert(key.into(), value.into());
     }
