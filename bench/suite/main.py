@@ -30,6 +30,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         help="under 5 minutes instead of about 20; QUICK=1 in the environment says the same")
     parser.add_argument("--only", metavar="EXP,…", help="experiments: " + ",".join(cells.EXPERIMENTS))
     parser.add_argument("--systems", metavar="A,…", help="systems: " + ",".join(known))
+    parser.add_argument("--match", metavar="TEXT,…",
+                        help="only cells whose line in --list has each of these texts, and none of those after a '!', such "
+                             "as '64 B,spin,!knob'")
     parser.add_argument("--out", type=Path, default=systems.ROOT / "out" / "bench" / "latest.json",
                         help="where the rows go; the report and plots go beside it")
     parser.add_argument("--cores", metavar="A,B", help="the pair of cores (default: the two highest)")
@@ -110,6 +113,10 @@ def main(arguments: list[str]) -> int:
         more, gaps = cells.cells_of(system, extent, options.only, cores, machine.knob_available())
         chosen += more
         notes += gaps
+    chosen = _matching(chosen, options.match)
+    if not chosen:
+        say(f"bench: no cell matches '{options.match}'; see --list")
+        return 1
     if "insane" in present and options.only is not None and "rtt" not in options.only:
         chosen += _hop_cell(present["insane"], extent, cores)
     if not machine.knob_available():
@@ -130,6 +137,15 @@ def main(arguments: list[str]) -> int:
     facts["versions"] = {key: system.describe.get("version") for key, system in present.items()}
     facts["absent"], facts["notes"] = absent, notes + _failed_cells(outcome)
     return _write(options, folder, facts, outcome, absent, seed)
+
+
+def _matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
+    """The cells that `--match` asks for."""
+    texts = [text.strip() for text in (match or "").split(",") if text.strip()]
+    unwanted = [text[1:] for text in texts if text.startswith("!")]
+    wanted = [text for text in texts if not text.startswith("!")]
+    return [cell for cell in chosen
+            if all(text in cell.label for text in wanted) and not any(text in cell.label for text in unwanted)]
 
 
 def _hop_cell(system: systems.System, extent: cells.Extent, cores: machine.Cores) -> list[cells.Cell]:

@@ -12,11 +12,11 @@ use bench_harness::{
     Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, check,
     read_all, stamp,
 };
-use insane::{Code, Message, Qos, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Messages between two looks for sleepers.
+/// Messages between two looks for sleepers, and the most that a sink takes at once.
 const BATCH: u64 = 32;
 const UNBATCHED: &str = "unbatched";
 /// The longest message that is copied rather than lent, in bytes.
@@ -85,7 +85,7 @@ fn await_sinks(source: &Source, count: usize) -> Result<()> {
 }
 
 /// Reads every byte, in place where the configuration trusts the peer (the shipped one trusts the same user).
-fn read(message: &Message<'_>, copy: &mut Vec<u8>, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+fn read(message: &RawMessage, copy: &mut Vec<u8>, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
     if let Some(bytes) = message.as_slice() {
         return each(bytes);
     }
@@ -251,10 +251,15 @@ struct Receiving {
 impl Consumer for Receiving {
     #[inline]
     fn receive(&mut self, tally: &mut Tally) -> Result<()> {
-        match self.sink.consume_timeout(LOOK) {
-            Ok(message) => read(&message, &mut self.copy, |bytes| tally.take(bytes)),
-            Err(e) if e.code() == Code::Timeout => Ok(()),
-            Err(e) => Err(e.into()),
+        let mut read_all = Ok(());
+        let each = |message: &RawMessage| {
+            if let Err(e) = read(message, &mut self.copy, |bytes| tally.take(bytes)) {
+                read_all = Err(e);
+            }
+        };
+        match self.sink.consume_each(BATCH as usize, Some(LOOK), each) {
+            Err(e) if e.code() != Code::Timeout => Err(e.into()),
+            _ => read_all,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Buffers: borrowed, emitted, consumed, released.
 
-use crate::handles::SinkHandle;
+use crate::handles::{DataCallback, SinkHandle};
 use crate::{call, get, invalid};
 use client::{Code, Error, RawBuffer, RawMessage, Source, Token};
 use std::ffi::{c_int, c_long, c_void};
@@ -210,6 +210,38 @@ pub unsafe extern "C" fn insane_consume_data(
         // SAFETY: it was just written.
         to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
         Ok(0)
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_consume_each(
+    sink: *const SinkHandle,
+    flags: c_int,
+    timeout_ms: u64,
+    most: usize,
+    f: DataCallback,
+    user: *mut c_void,
+) -> c_long {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let SinkHandle::Plain(sink) = sink else { return Err(invalid("the sink's messages go to its callback")) };
+        let Some(f) = f else { return Err(invalid("f is NULL")) };
+        if most == 0 {
+            return Err(invalid("most is 0: no message could be taken"));
+        }
+        // SAFETY: the header's contract.
+        let each = |m: &RawMessage| unsafe { f(m.as_ptr().cast(), m.len(), m.sequence(), user) };
+        let count = match flags {
+            0 => sink.consume_each(most, (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms)), each)?,
+            1 => match sink.try_each(most, each)? {
+                0 => return Err(Code::WouldBlock.into()),
+                count => count,
+            },
+            _ => return Err(invalid("flags is INSANE_BLOCKING or INSANE_NONBLOCKING")),
+        };
+        Ok(c_long::try_from(count).unwrap_or(c_long::MAX))
     })
 }
 

@@ -19,6 +19,14 @@ static void on_data(const void *data, size_t length, uint64_t sequence, void *us
     called += length == 5 && memcmp(data, "hello", 5) == 0 && sequence > 0 && user == &called;
 }
 
+struct many { int count; unsigned char next; };
+static void take_many(const void *data, size_t length, uint64_t sequence, void *user)
+{
+    struct many *many = user;
+    if (length == 8 && sequence > 0 && *(const unsigned char *)data == many->next) many->count++;
+    many->next++;
+}
+
 int main(void)
 {
     const int bad = -INSANE_INVALID_ARGUMENT;
@@ -118,12 +126,28 @@ int main(void)
         CHECK((n % 10 == 9 && n % 20 < 10 ? insane_emit_data : insane_emit_more)(source, &buffer) > 0);
         if (n % 20 == 19) CHECK(insane_flush(source) == 0);
         if (n % 10 < 9) continue;
+        if (n % 40 >= 30) {
+            struct many many = {0, (unsigned char)(n - 9)};
+            while (many.count < 10) {
+                size_t most = n % 3 == 0 ? 3 : 64;
+                CHECK(insane_consume_each(sink, n & 1, 5000, most, take_many, &many) > 0);
+            }
+            CHECK(many.count == 10 && many.next == (unsigned char)(n + 1));
+            CHECK(insane_consume_each(sink, INSANE_NONBLOCKING, 0, 1, take_many, &many) == -INSANE_WOULD_BLOCK);
+            CHECK(insane_consume_each(sink, INSANE_BLOCKING, 1, 1, take_many, &many) == -INSANE_TIMEOUT);
+            continue;
+        }
         for (int m = n - 9; m <= n; m++) {
             CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 8);
             CHECK(((unsigned char *)other.data)[7] == (unsigned char)m);
             CHECK(insane_release_buffer(sink, &other) == 0);
         }
     }
+
+    CHECK(insane_consume_each(NULL, INSANE_BLOCKING, 1, 1, take_many, NULL) == bad);
+    CHECK(insane_consume_each(sink, 2, 1, 1, take_many, NULL) == bad);
+    CHECK(insane_consume_each(sink, INSANE_BLOCKING, 1, 0, take_many, NULL) == bad);
+    CHECK(insane_consume_each(sink, INSANE_BLOCKING, 1, 1, NULL, NULL) == bad);
 
     for (size_t size = 0; size <= 1 << 20; size = size * 3 + 1) {
         CHECK(insane_get_buffer(source, size, 0, &buffer) == 0);

@@ -20,6 +20,7 @@
 //! ```
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
+mod batch;
 mod blocks;
 mod cells;
 pub mod error;

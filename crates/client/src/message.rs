@@ -114,6 +114,8 @@ pub(crate) struct Extra {
     pub(crate) cell: Option<CellWriter>,
     /// Set when several sinks of this session share the message: how many still have it.
     pub(crate) shared: Option<Arc<AtomicU32>>,
+    /// Whether it has a deadline.
+    pub(crate) expires: bool,
 }
 
 /// A pack of which messages are out, or are to be taken.
@@ -205,6 +207,12 @@ impl Taken {
     pub(crate) fn comes_from(&mut self, origin: Origin) {
         self.own = origin;
         self.origin = NonNull::from(&self.own);
+    }
+
+    /// It came with others that were taken together, and lives no longer than what they have in common.
+    #[inline(always)]
+    pub(crate) fn comes_with(&mut self, origin: NonNull<Origin>) {
+        self.origin = origin;
     }
 
     /// It came in a pack.

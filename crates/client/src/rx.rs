@@ -27,8 +27,9 @@ pub(crate) struct Rx {
     /// What is kept of the messages that sinks have.
     taken: Pool<Taken>,
     /// What is kept of the packs that they came in.
-    packs: Pool<Pack>,
-    next: usize,
+    pub(crate) packs: Pool<Pack>,
+    /// The link whose turn was last.
+    pub(crate) next: usize,
     /// The number of the next sleep.
     next_sleep: u64,
     generation: u32,
@@ -49,11 +50,11 @@ pub(crate) struct RxLink {
     pub(crate) segments: Vec<Option<SegmentView>>,
     pub(crate) flows: HashMap<u32, RxFlow>,
     /// A pack whose messages were not all taken.
-    pack: Option<Unpacking>,
+    pub(crate) pack: Option<Unpacking>,
     /// The pack of the message that was taken last, if it came in one.
     opened: Option<PackRef>,
     /// The flow of the last message: sources mostly come in runs.
-    recent: Option<(u32, usize, Epoch, CellWriter)>,
+    pub(crate) recent: Option<(u32, usize, Epoch, CellWriter)>,
     pub(crate) reliable: bool,
     pub(crate) trusted: bool,
     pub(crate) peer_gone: bool,
@@ -75,7 +76,7 @@ pub(crate) struct RxLink {
 
 /// A pack of which messages are to be taken.
 #[derive(Debug)]
-struct Unpacking {
+pub(crate) struct Unpacking {
     /// Its descriptor, with number and place of the next message.
     next: Descriptor,
     offset: u32,
@@ -125,7 +126,7 @@ impl RxLink {
 
     /// The peer broke the protocol: nothing is read from the link any more, and the service thread is told.
     #[cold]
-    fn break_off(&mut self, broken: Broken, packs: &mut Pool<Pack>) {
+    pub(crate) fn break_off(&mut self, broken: Broken, packs: &mut Pool<Pack>) {
         self.broken = Some(broken);
         if let Some(open) = self.pack.take()
             && open.pack.abandon(packs)
@@ -149,7 +150,13 @@ impl RxLink {
     }
 
     #[inline]
-    fn unpack(&mut self, d: Descriptor, position: u64, at: usize, packs: &mut Pool<Pack>) -> Result<(), Broken> {
+    pub(crate) fn unpack(
+        &mut self,
+        d: Descriptor,
+        position: u64,
+        at: usize,
+        packs: &mut Pool<Pack>,
+    ) -> Result<(), Broken> {
         let segment = self.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         let base = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or_else(|| Broken::of(&d))?;
         // SAFETY: INV-LINK-4: so many bytes are there, aligned; the segment stays mapped while the pack is out.
@@ -210,7 +217,7 @@ impl RxLink {
     }
 
     #[inline]
-    fn release(&mut self, descriptor: &Descriptor, fate: Fate) {
+    pub(crate) fn release(&mut self, descriptor: &Descriptor, fate: Fate) {
         self.consumer.release(descriptor, fate);
         if self.reliable {
             self.consumer.settle();
@@ -461,12 +468,13 @@ impl Rx {
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
-            let extra = Extra { cell: Some(cell.clone()), shared: None };
+            let extra = Extra { cell: Some(cell.clone()), shared: None, expires: d.deadline_ns != 0 };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
+        let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         for (index, cell) in takers {
-            let extra = Extra { cell: Some(cell), shared: shared.clone() };
+            let extra = Extra { cell: Some(cell), shared: shared.clone(), expires };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
@@ -478,6 +486,14 @@ impl Rx {
         }
         let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
         mine.map_or(Polled::Others, Polled::Mine)
+    }
+
+    /// Gives messages back, in order; see [`Self::release`].
+    #[inline(never)]
+    pub(crate) fn release_all(&mut self, messages: impl Iterator<Item = RawMessage>) {
+        for message in messages {
+            self.release_as(message, Fate::AsCounted);
+        }
     }
 
     /// Gives a message back. Safe after its link or its sink is gone.

@@ -582,6 +582,17 @@ impl Consumer {
         self.peer.read(self.head).is_some()
     }
 
+    /// Whether a descriptor is there and speaks of a pack; takes nothing. What is taken afterwards may say otherwise if the
+    /// producer is hostile.
+    #[inline(always)]
+    #[must_use]
+    pub fn packed_is_next(&self) -> bool {
+        let words = self.peer.words(self.head);
+        // Relaxed: `read_in` acquired it.
+        let flags = || (words[6].load(Ordering::Relaxed) >> 48) as u16;
+        DeliveryBlock::read_in(words, self.head).is_some() && flags() & FLAG_PACKED != 0
+    }
+
     /// Takes the next descriptor, if one is there, with the payload inside it. Never blocks.
     ///
     /// # Errors

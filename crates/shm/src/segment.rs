@@ -10,6 +10,7 @@
 use crate::ShmError;
 use crate::memory::{Backing, Mapping, SharedMemory, map_peer};
 use rustix::fd::BorrowedFd;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -169,12 +170,24 @@ impl SegmentView {
 /// `from` must be readable for `to.len()` bytes.
 #[inline]
 pub unsafe fn copy_out(from: NonNull<u8>, to: &mut [u8]) {
+    // SAFETY: what is a byte may be overwritten as if it were none yet; only bytes are written.
+    let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
+    // SAFETY: the caller's promise.
+    unsafe { copy_into(from, to) };
+}
+
+/// As [`copy_out`], into memory that holds nothing yet; all of it is written.
+///
+/// # Safety
+/// As [`copy_out`].
+#[inline]
+pub unsafe fn copy_into(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let done = {
         let blocks = to.len() / 64;
         if blocks > 0 {
             // SAFETY: the caller's promise for `from`; `to` has as many bytes.
-            unsafe { copy_blocks(from, to.as_mut_ptr(), blocks) };
+            unsafe { copy_blocks(from, to.as_mut_ptr().cast(), blocks) };
         }
         blocks * 64
     };
@@ -227,7 +240,7 @@ unsafe fn copy_blocks(from: NonNull<u8>, to: *mut u8, blocks: usize) {
 /// # Safety
 /// As [`copy_out`].
 #[inline]
-unsafe fn copy_words(from: NonNull<u8>, to: &mut [u8]) {
+unsafe fn copy_words(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
     let (mut at, mut done) = (from, 0);
     let head = at.as_ptr().align_offset(8).min(to.len());
@@ -236,7 +249,7 @@ unsafe fn copy_words(from: NonNull<u8>, to: &mut [u8]) {
         unsafe { p.cast::<AtomicU8>().as_ref() }.load(Relaxed)
     };
     while done < head {
-        to[done] = byte(at);
+        to[done].write(byte(at));
         // SAFETY: the caller's promise: still inside, or one past the end.
         at = unsafe { at.add(1) };
         done += 1;
@@ -244,13 +257,15 @@ unsafe fn copy_words(from: NonNull<u8>, to: &mut [u8]) {
     while to.len() - done >= 8 {
         // SAFETY: the caller's promise; aligned since `head`.
         let word = unsafe { at.cast::<AtomicU64>().as_ref() }.load(Relaxed);
-        to[done..done + 8].copy_from_slice(&word.to_ne_bytes());
+        for (to, byte) in to[done..done + 8].iter_mut().zip(word.to_ne_bytes()) {
+            to.write(byte);
+        }
         // SAFETY: the caller's promise: still inside, or one past the end.
         at = unsafe { at.add(8) };
         done += 8;
     }
     while done < to.len() {
-        to[done] = byte(at);
+        to[done].write(byte(at));
         // SAFETY: the caller's promise: still inside, or one past the end.
         at = unsafe { at.add(1) };
         done += 1;

@@ -1,0 +1,215 @@
+//! Many messages taken by a sink at once: one lock for all of them, and of a pack one copy, one count and one return.
+
+use crate::error::Result;
+use crate::message::{Origin, RawMessage, Taken};
+use crate::rx::Rx;
+use insane_shm::counters::Count;
+use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, Fate};
+use insane_shm::pack::PackReader;
+use insane_shm::segment::copy_into;
+use insane_shm::steps::{Step, reach};
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+/// The longest pack that is taken whole, in bytes: as long as this library makes them. Others are taken message by message.
+const ROOM: usize = crate::tx::PACK_BYTES as usize;
+
+/// How many messages outside packs are taken at once: enough to make the lock cheap, few enough to leave slots to others.
+const SINGLES: usize = 32;
+
+/// What one look at the links brought.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// A pack's bytes: written by [`Rx::take_pack`], as many as its descriptor says.
+    room: MaybeUninit<[u64; ROOM / 8]>,
+    pack: Option<Whole>,
+    /// Messages that came otherwise, to be released after use.
+    pub(crate) singles: SmallVec<[RawMessage; SINGLES]>,
+}
+
+/// A pack of which this process has a copy. It was counted as delivered, and the slot was given back.
+#[derive(Debug)]
+struct Whole {
+    origin: Origin,
+    sequence: u64,
+    flags: u16,
+    length: u32,
+    count: u16,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Self { room: MaybeUninit::uninit(), pack: None, singles: SmallVec::new() }
+    }
+
+    /// The beginning of the copy.
+    fn base(&mut self) -> NonNull<u8> {
+        NonNull::new(self.room.as_mut_ptr().cast()).unwrap_or(NonNull::dangling())
+    }
+
+    /// Calls `f` with every message, in order. Returns how many there were. Messages outside packs are still to be released.
+    #[inline(always)]
+    pub(crate) fn each(&mut self, f: &mut impl FnMut(&RawMessage)) -> usize {
+        let mut count = self.singles.len();
+        if let Some(pack) = self.pack.take() {
+            count += usize::from(pack.count);
+            self.each_of_pack(&pack, f);
+        }
+        for message in &self.singles {
+            f(message);
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn each_of_pack(&mut self, pack: &Whole, f: &mut impl FnMut(&RawMessage)) {
+        let base = self.base();
+        let mut taken = Taken::default();
+        taken.flags = pack.flags;
+        taken.sequence = pack.sequence;
+        taken.comes_with(NonNull::from(&pack.origin));
+        let place = NonNull::from(&mut taken);
+        // SAFETY: INV-PACK-2: `take_pack` copied as many bytes, which are this process's own.
+        let mut reader = unsafe { PackReader::new(base, pack.length, pack.count) };
+        // `take_pack` has read it to the end without a fault.
+        while let Some(Ok(found)) = reader.next() {
+            // SAFETY: INV-PACK-2: it lies in the pack.
+            let there = unsafe { base.add(found.offset as usize) };
+            {
+                // SAFETY: `taken` lives until the end of this call, and no message has it at the moment.
+                let taken = unsafe { &mut *place.as_ptr() };
+                taken.lies_at(there);
+                taken.length = found.length;
+            }
+            f(&RawMessage(place));
+            // SAFETY: as above.
+            unsafe { &mut *place.as_ptr() }.sequence += 1;
+        }
+    }
+}
+
+impl Rx {
+    /// Takes what is there for the sink: a pack, or some other messages, at most `most`. Whether there was anything. Never
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`crate::Code::Closed`].
+    #[inline(always)]
+    pub(crate) fn take_batch(&mut self, sink: usize, most: usize, batch: &mut Batch) -> Result<bool> {
+        if self.take_pack(sink, most, batch) {
+            return Ok(true);
+        }
+        self.take_singles(sink, most, batch)
+    }
+
+    #[inline(never)]
+    fn take_singles(&mut self, sink: usize, most: usize, batch: &mut Batch) -> Result<bool> {
+        while batch.singles.len() < most.min(SINGLES) {
+            match self.take(sink) {
+                Ok(Some(message)) => {
+                    // While one with a deadline is used, the next one may expire.
+                    let expires = message.get().extra.as_ref().is_some_and(|extra| extra.expires);
+                    batch.singles.push(message);
+                    if expires {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                // What was taken before is handed out first; the next call says it again.
+                Err(_) if !batch.singles.is_empty() => break,
+                Err(e) => return Err(e),
+            }
+            if self.pack_is_next() {
+                break;
+            }
+        }
+        Ok(!batch.singles.is_empty())
+    }
+
+    /// Whether the next message that [`Self::take_pack`] would look at begins a pack.
+    fn pack_is_next(&self) -> bool {
+        let Some(Some(link)) = self.links.get(self.following()) else { return false };
+        link.pack.is_none() && link.broken.is_none() && link.consumer.packed_is_next()
+    }
+
+    /// Takes a pack as a whole, if the link whose turn it is has one that is for this sink alone.
+    #[inline(always)]
+    fn take_pack(&mut self, sink: usize, most: usize, batch: &mut Batch) -> bool {
+        let at = self.following();
+        let Some(Some(me)) = self.sinks.get(sink) else { return false };
+        let Some(Some(link)) = self.links.get_mut(at) else { return false };
+        let usual = me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none();
+        if !usual || !link.consumer.packed_is_next() {
+            return false;
+        }
+        self.next = at;
+        let (d, position) = match link.consumer.poll_descriptor() {
+            Ok(Some((d, position))) if d.flags & FLAG_PACKED != 0 => (d, position),
+            Ok(None) => return false,
+            // It was a pack a moment ago, and nobody who is honest writes to it after that.
+            Ok(Some((d, _))) => {
+                link.break_off(Broken::of(&d), &mut self.packs);
+                return false;
+            }
+            Err(broken) => {
+                link.break_off(broken, &mut self.packs);
+                return false;
+            }
+        };
+        let recent = link.recent.as_ref().filter(|(source, index, ..)| *source == d.source && *index == sink);
+        let fits = d.deadline_ns == 0 && d.length as usize <= ROOM && usize::from(d.count) <= most;
+        let Some((_, _, epoch, cell)) = recent.filter(|_| fits) else {
+            // Message by message; the caller goes on with that.
+            if let Err(broken) = link.unpack(d, position, at, &mut self.packs) {
+                link.break_off(broken, &mut self.packs);
+            }
+            self.next = self.preceding(at);
+            return false;
+        };
+        let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let bytes = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).and_then(|there| copy(there, &d, batch));
+        let Some(bytes) = bytes else {
+            link.break_off(Broken::of(&d), &mut self.packs);
+            return false;
+        };
+        cell.add(Count::Delivered, u64::from(d.count));
+        cell.add(Count::Bytes, bytes);
+        let origin = Origin::new(&d, *epoch, at, link.generation(), link.trusted);
+        reach(Step::Hold);
+        batch.pack = Some(Whole { origin, sequence: d.sequence, flags: d.flags, length: d.length, count: d.count });
+        link.release(&d, Fate::AsCounted);
+        true
+    }
+
+    #[inline(always)]
+    fn following(&self) -> usize {
+        if self.next + 1 >= self.links.len() { 0 } else { self.next + 1 }
+    }
+
+    /// The turn after which `at` follows.
+    fn preceding(&self, at: usize) -> usize {
+        if at == 0 { self.links.len().saturating_sub(1) } else { at - 1 }
+    }
+}
+
+/// Copies a pack and reads it to its end. Returns the bytes of its payloads; `None` when it lies.
+#[inline(always)]
+fn copy(there: NonNull<u8>, d: &Descriptor, batch: &mut Batch) -> Option<u64> {
+    let base = batch.base();
+    let length = d.length as usize;
+    if length > ROOM {
+        return None;
+    }
+    // SAFETY: the room has as many bytes, which are this batch's alone; they need not be anything to be written to.
+    let to = unsafe { std::slice::from_raw_parts_mut(base.as_ptr().cast::<MaybeUninit<u8>>(), length) };
+    // SAFETY: INV-LINK-4: `locate` has checked that so many bytes are mapped there.
+    unsafe { copy_into(there, to) };
+    // SAFETY: INV-PACK-2: so many bytes were written, aligned to eight.
+    let mut reader = unsafe { PackReader::new(base, d.length, d.count) };
+    let mut bytes = 0;
+    while let Some(found) = reader.next() {
+        bytes += u64::from(found.ok()?.length);
+    }
+    Some(bytes)
+}
