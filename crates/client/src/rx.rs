@@ -251,6 +251,50 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 impl Rx {
+    /// Takes the sink's next message if there is one link and it is a small one from the source that the last one came from:
+    /// what a control loop does, in one straight line. `None`: [`Self::take`] knows.
+    #[inline(always)]
+    pub(crate) fn take_small(&mut self, sink: usize) -> Option<RawMessage> {
+        let Some(Some(me)) = self.sinks.get(sink) else { return None };
+        let [Some(link)] = &mut self.links[..] else { return None };
+        if !me.open || !me.queue.is_empty() || link.pack.is_some() || link.broken.is_some() {
+            return None;
+        }
+        let (source, index, epoch, cell) = link.recent.as_ref()?;
+        if *index != sink {
+            return None;
+        }
+        let small = link.consumer.poll_small(*source)?;
+        cell.add(Count::Delivered, 1);
+        cell.add(Count::Bytes, u64::from(small.length));
+        link.out += 1;
+        let mut place = self.taken.lend();
+        // The address of a part is taken before the reference to the whole is made.
+        // SAFETY: INV-BLOCK-1: it is this message's alone.
+        let inside = unsafe { &raw mut (*place.as_ptr()).inside };
+        // SAFETY: as above.
+        let taken = unsafe { place.as_mut() };
+        small.copy(&mut taken.inside.0);
+        taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+        taken.length = small.length;
+        taken.sequence = small.sequence();
+        taken.flags = FLAG_INLINE;
+        taken.comes_from(Origin {
+            channel: small.channel(),
+            timestamp_ns: small.timestamp_ns(),
+            epoch: *epoch,
+            slot: 0,
+            source: *source,
+            link: 0,
+            generation: link.generation,
+            segment: 0,
+            priority: small.priority(),
+            trusted: link.trusted,
+        });
+        insane_shm::steps::reach(insane_shm::steps::Step::Hold);
+        Some(RawMessage(place))
+    }
+
     /// Takes the sink's next message: from its queue, or from a link, round robin. Never blocks.
     ///
     /// # Errors
@@ -381,13 +425,15 @@ impl Rx {
     }
 
     /// Looks so many times whether something may be there for the sink: with one link that costs a load each.
-    #[inline]
-    pub(crate) fn look(&self, looks: u32) -> bool {
-        let [Some(link)] = &self.links[..] else { return true };
-        if link.pack.is_some() || link.broken.is_some() {
+    #[inline(always)]
+    pub(crate) fn look(&mut self, sink: usize, looks: u32) -> bool {
+        let waits = self.sinks.get(sink).and_then(Option::as_ref).is_some_and(|s| s.open && s.queue.is_empty());
+        let [Some(link)] = &mut self.links[..] else { return true };
+        if !waits || link.pack.is_some() || link.broken.is_some() || link.consumer.look(looks) {
             return true;
         }
-        (0..looks).any(|_| link.consumer.ready())
+        link.consumer.settle_if_short();
+        false
     }
 
     /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
@@ -497,8 +543,27 @@ impl Rx {
     }
 
     /// Gives a message back. Safe after its link or its sink is gone.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, message: RawMessage) {
+        // What a control loop does, in one straight line.
+        let taken = message.get();
+        let origin = taken.origin();
+        if taken.flags == FLAG_INLINE
+            && taken.extra.is_none()
+            && let Some(Some(link)) = self.links.get_mut(origin.link as usize)
+            && link.generation == origin.generation
+            && !(link.reliable || link.peer_gone || link.broken.is_some())
+        {
+            link.out -= 1;
+            link.consumer.release_small();
+            self.taken.give_back(message.0);
+            return;
+        }
+        self.release_slowly(message);
+    }
+
+    #[inline(never)]
+    fn release_slowly(&mut self, message: RawMessage) {
         self.release_as(message, Fate::AsCounted);
     }
 

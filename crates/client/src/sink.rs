@@ -26,7 +26,7 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// How often a spinning sink looks with the stream's lock in its hand, and how often it takes the lock before it looks at the
 /// clock.
-const LOOKS: u32 = 32;
+const LOOKS: u32 = 64;
 const TURNS: u32 = 8;
 
 /// Yields in vain before a sleeping sink leaves it.
@@ -184,7 +184,30 @@ impl Sink {
     /// As [`Self::try_consume`].
     #[inline(always)]
     pub fn try_raw(&self) -> Result<Option<RawMessage>> {
-        self.locked(|rx| rx.take(self.index))
+        self.check()?;
+        let mut rx = self.stream.rx.lock();
+        if let Some(message) = rx.take_small(self.index) {
+            return Ok(Some(message));
+        }
+        let taken = rx.take(self.index);
+        self.unlock(rx);
+        taken
+    }
+
+    /// Watches for a small message for a fraction of a microsecond: what mostly comes, in the way that takes least.
+    #[inline(always)]
+    fn watch(&self) -> Option<RawMessage> {
+        for _ in 0..TURNS {
+            let mut rx = self.stream.rx.lock();
+            // Where threads share the stream, others want the lock as well.
+            if !BiasedGuard::is_fast(&rx) {
+                return None;
+            }
+            if rx.look(self.index, LOOKS) {
+                return rx.take_small(self.index);
+            }
+        }
+        None
     }
 
     /// Does something with the receiving half of the stream.
@@ -193,12 +216,18 @@ impl Sink {
         self.check()?;
         let mut rx = self.stream.rx.lock();
         let taken = take(&mut rx);
-        if rx.alarm {
-            rx.alarm = false;
-            drop(rx);
+        self.unlock(rx);
+        taken
+    }
+
+    /// Gives the lock back, and tells the service thread if wakers are to be called.
+    #[inline(always)]
+    fn unlock(&self, mut rx: BiasedGuard<'_, Rx>) {
+        let alarm = std::mem::take(&mut rx.alarm);
+        drop(rx);
+        if alarm {
             self.stream.session.ring();
         }
-        taken
     }
 
     /// Calls `f` with the messages that are there, in order, at most `most`, and gives them back after the last; where messages
@@ -274,28 +303,29 @@ impl Sink {
         if let Some(message) = self.try_raw()? {
             return Ok(message);
         }
+        if self.wait != Wait::Sleep
+            && let Some(message) = self.watch()
+        {
+            return Ok(message);
+        }
         self.wait_for(timeout, &mut |rx| rx.take(self.index))
     }
 
     /// Looks for a message until one is there, for a fraction of a microsecond at most. The lock is held for a few looks at a
     /// time: a look costs a load then, and the message is taken without another lock. The session's own thread gets its turn
     /// between.
-    #[inline(always)]
+    #[inline]
     fn look<T>(&self, take: &mut impl FnMut(&mut Rx) -> Result<Option<T>>) -> Result<Option<T>> {
         self.check()?;
         for _ in 0..TURNS {
             let mut rx = self.stream.rx.lock();
             // Where threads share the stream, others want the lock as well.
             let alone = BiasedGuard::is_fast(&rx);
-            if alone {
-                rx.look(LOOKS);
+            if alone && !rx.look(self.index, LOOKS) {
+                continue;
             }
             let taken = take(&mut rx);
-            let alarm = std::mem::take(&mut rx.alarm);
-            drop(rx);
-            if alarm {
-                self.stream.session.ring();
-            }
+            self.unlock(rx);
             if !matches!(taken, Ok(None)) {
                 return taken;
             }

@@ -167,6 +167,12 @@ impl<const W: usize> Block<W> {
         u32::try_from(self.mask + 1).unwrap_or(MAX_ENTRIES)
     }
 
+    /// One less than the entries.
+    #[inline(always)]
+    pub(crate) fn mask(&self) -> u64 {
+        self.mask
+    }
+
     /// What keeps the memory alive.
     pub(crate) fn backing(&self) -> Arc<dyn std::any::Any + Send + Sync> {
         self._backing.clone()

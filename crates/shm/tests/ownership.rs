@@ -2,7 +2,7 @@
 //! Runs on the heap, so under Miri too.
 #![cfg(not(loom))]
 
-use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, Fate, Producer, Returned};
+use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_INLINE, Fate, Producer, Returned};
 use insane_shm::memory::{Backing, Heap};
 use insane_shm::ring::Block;
 use proptest::prelude::*;
@@ -57,18 +57,28 @@ fn forge(l: &Link, position: u64, low: u32, segment: u16, kind: u8, fate: u8) {
 enum Op {
     Push(usize),
     Inline,
+    /// With a deadline: not as most small messages are.
+    Unusual,
     Poll,
+    PollSmall,
     Release(usize),
     Reclaim,
     Settle,
-    Forge { low: u32, segment: u16, kind: u8, fate: u8 },
+    Forge {
+        low: u32,
+        segment: u16,
+        kind: u8,
+        fate: u8,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0..SLOTS as usize).prop_map(Op::Push),
         3 => Just(Op::Inline),
-        6 => Just(Op::Poll),
+        1 => Just(Op::Unusual),
+        4 => Just(Op::Poll),
+        4 => Just(Op::PollSmall),
         6 => (0..32usize).prop_map(Op::Release),
         3 => Just(Op::Reclaim),
         1 => Just(Op::Settle),
@@ -79,7 +89,8 @@ fn op() -> impl Strategy<Value = Op> {
 /// What is true of a link, kept in the plainest way.
 #[derive(Default)]
 struct Oracle {
-    sent: VecDeque<(u64, Option<u32>)>,
+    /// Number, slot, and whether it has a deadline.
+    sent: VecDeque<(u64, Option<u32>, bool)>,
     taken: Vec<Delivery>,
     held: BTreeMap<u32, u64>,
     inline_out: u64,
@@ -97,17 +108,40 @@ fn run(ops: &[Op]) {
                 sequence += 1;
                 let d = Descriptor { sequence, slot: *slot as u32, length: 100, ..Descriptor::default() };
                 l.producer.push(&d, &[]);
-                o.sent.push_back((sequence, Some(*slot as u32)));
+                o.sent.push_back((sequence, Some(*slot as u32), false));
                 *o.held.entry(*slot as u32).or_default() += 1;
             }
             Op::Inline if l.producer.credit() > 0 => {
                 sequence += 1;
                 l.producer.push(&Descriptor { sequence, ..Descriptor::default() }, &sequence.to_le_bytes());
-                o.sent.push_back((sequence, None));
+                o.sent.push_back((sequence, None, false));
                 o.inline_out += 1;
             }
+            Op::Unusual if l.producer.credit() > 0 => {
+                sequence += 1;
+                let d = Descriptor { sequence, deadline_ns: 1, ..Descriptor::default() };
+                l.producer.push(&d, &sequence.to_le_bytes());
+                o.sent.push_back((sequence, None, true));
+                o.inline_out += 1;
+            }
+            Op::PollSmall => {
+                let usual = o.sent.front().is_some_and(|(_, slot, deadline)| slot.is_none() && !deadline);
+                match l.consumer.poll_small(0) {
+                    Some(small) => {
+                        assert!(usual, "neither a slot nor a deadline");
+                        let (sequence, ..) = o.sent.pop_front().expect("it was sent");
+                        let mut inline = [0; 8];
+                        small.copy(&mut inline);
+                        assert_eq!((small.sequence(), small.length, inline[0]), (sequence, 8, sequence));
+                        let descriptor =
+                            Descriptor { sequence, flags: FLAG_INLINE, length: 8, ..Descriptor::default() };
+                        o.taken.push(Delivery { descriptor, inline, position: 0 });
+                    }
+                    None => assert!(!usual, "a small message was passed over"),
+                }
+            }
             Op::Poll => match (l.consumer.poll().unwrap(), o.sent.pop_front()) {
-                (Some(d), Some((sequence, slot))) => {
+                (Some(d), Some((sequence, slot, _))) => {
                     assert_eq!(d.descriptor.sequence, sequence);
                     assert_eq!((!d.is_inline()).then_some(d.descriptor.slot), slot);
                     if slot.is_none() {
@@ -120,7 +154,11 @@ fn run(ops: &[Op]) {
             },
             Op::Release(at) if !o.taken.is_empty() => {
                 let d = o.taken.remove(at % o.taken.len());
-                l.consumer.release(&d.descriptor, Fate::AsCounted);
+                if d.is_inline() && at % 2 == 0 {
+                    l.consumer.release_small();
+                } else {
+                    l.consumer.release(&d.descriptor, Fate::AsCounted);
+                }
             }
             Op::Settle => l.consumer.settle(),
             Op::Reclaim => {
@@ -205,12 +243,27 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_of_a_producer_make_a_consumer_read_elsewhere(words in prop::collection::vec(any::<u64>(), 16), length in any::<u32>()) {
+    fn no_bytes_of_a_producer_make_a_consumer_read_elsewhere(
+        words in prop::collection::vec(any::<u64>(), 16),
+        length in prop_oneof![any::<u32>(), 0..80u32],
+        small in any::<bool>(),
+    ) {
         let mut l = link();
+        let mut words = words;
+        if small {
+            words[6] = u64::from(FLAG_INLINE) << 48 | (words[6] & 7);
+            words[3] &= 1;
+        }
         for (i, word) in words.iter().enumerate().skip(1) {
             scribble(&l.delivery, 48 + i, *word);
         }
         scribble(&l.delivery, 48, 1 | u64::from(length) << 32);
+        let usual = words[6] == u64::from(FLAG_INLINE) << 48 | 7 && words[3] == 0 && length <= 64;
+        if let Some(small) = l.consumer.poll_small(7) {
+            assert!(usual && small.length <= 64);
+            return Ok(());
+        }
+        assert!(!usual);
         match l.consumer.poll() {
             Ok(Some(d)) if d.is_inline() => assert!(d.inline_bytes().len() <= 64),
             Ok(Some(d)) => {
