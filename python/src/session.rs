@@ -277,7 +277,8 @@ impl Source {
 
     fn buffer(slf: Py<Self>, size: Whole) -> PyResult<Buffer> {
         let size = size.size("size", MOST_BYTES)?;
-        let raw = slf.get().inner.raw_buffer(size).map_err(raise)?;
+        // SAFETY: the buffer keeps the source, and goes back to it once.
+        let raw = unsafe { slf.get().inner.raw_buffer(size) }.map_err(raise)?;
         Ok(Buffer { raw: std::sync::Mutex::new(Some(raw)), len: size, exports: 0, source: slf })
     }
 
@@ -353,7 +354,8 @@ impl Sink {
     }
 
     fn try_consume(slf: Py<Self>, py: Python<'_>) -> PyResult<Option<Message>> {
-        let raw = slf.get().inner.try_raw().map_err(raise)?;
+        // SAFETY: the message keeps the sink, and goes back to it once.
+        let raw = unsafe { slf.get().inner.try_raw() }.map_err(raise)?;
         Ok(raw.map(|raw| message(&slf, py, raw)))
     }
 
@@ -361,13 +363,15 @@ impl Sink {
     fn consume(slf: Py<Self>, py: Python<'_>, timeout: Option<Time>) -> PyResult<Message> {
         let this = slf.get();
         let timeout = timeout.map(|t| t.get("timeout")).transpose()?;
-        if let Some(raw) = this.inner.try_raw().map_err(raise)? {
+        // SAFETY: as in `try_consume`.
+        if let Some(raw) = unsafe { this.inner.try_raw() }.map_err(raise)? {
             return Ok(message(&slf, py, raw));
         }
-        let end = timeout.map(|t| Instant::now() + t);
+        let end = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE));
-            match py.detach(|| this.inner.consume_raw(Some(left))) {
+            // SAFETY: as in `try_consume`.
+            match py.detach(|| unsafe { this.inner.consume_raw(Some(left)) }) {
                 Ok(raw) => return Ok(message(&slf, py, raw)),
                 Err(e) if e.code() == Code::Timeout && end.is_none_or(|end| Instant::now() < end) => {
                     py.check_signals()?

@@ -94,7 +94,7 @@ impl WaitSet {
 
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<Time>) -> PyResult<Vec<Py<Sink>>> {
-        let end = timeout.map(|t| t.get("timeout")).transpose()?.map(|t| Instant::now() + t);
+        let end = timeout.map(|t| t.get("timeout")).transpose()?.and_then(|t| Instant::now().checked_add(t));
         if end.is_none() && self.checked()?.set.is_empty() {
             return Err(invalid("an empty set would wait for ever"));
         }

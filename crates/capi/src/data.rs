@@ -67,7 +67,8 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
         if flags != 0 {
             return Err(invalid("flags is 0"));
         }
-        let raw = source.raw_buffer(size)?;
+        // SAFETY: the header asks for what `raw_buffer` does.
+        let raw = unsafe { source.raw_buffer(size) }?;
         to.capacity = raw.capacity();
         to.length = size;
         (to.sequence, to.channel) = (0, source.channel().0);
@@ -196,8 +197,10 @@ pub unsafe extern "C" fn insane_consume_data(
         let to = unsafe { buffer(to) }?;
         let SinkHandle::Plain(sink) = sink else { return Err(invalid("the sink's messages go to its callback")) };
         let message = match flags {
-            0 => sink.consume_raw((timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms)))?,
-            1 => sink.try_raw()?.ok_or_else(|| Error::from(Code::WouldBlock))?,
+            // SAFETY: the header asks for what `try_raw` does.
+            0 => unsafe { sink.consume_raw((timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms))) }?,
+            // SAFETY: as above.
+            1 => unsafe { sink.try_raw() }?.ok_or_else(|| Error::from(Code::WouldBlock))?,
             _ => return Err(invalid("flags is INSANE_BLOCKING or INSANE_NONBLOCKING")),
         };
         to.length = message.len();

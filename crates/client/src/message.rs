@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// A message taken by a sink and not yet released. It must be given back to [`crate::Sink::release`].
+/// A message taken by a sink and not yet released: what [`crate::Message`] borrows, and what bindings get from
+/// [`crate::Sink::try_raw`].
 #[derive(Debug)]
 pub struct RawMessage(pub(crate) NonNull<Taken>);
 

@@ -204,7 +204,7 @@ impl Shared {
 
     /// Waits until `done`, at most `timeout`.
     pub(crate) fn wait_until(&self, timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
-        let end = Instant::now() + timeout;
+        let began = Instant::now();
         loop {
             let seen = *lock(&self.version);
             if done() {
@@ -212,7 +212,8 @@ impl Shared {
             }
             let mut version = lock(&self.version);
             while *version == seen {
-                let left = end.saturating_duration_since(Instant::now());
+                // No end is computed: the sum of now and a very long time would be more than an instant can be.
+                let left = timeout.saturating_sub(began.elapsed());
                 if left.is_zero() {
                     return false;
                 }

@@ -158,7 +158,7 @@ impl Sink {
     /// [`Code::Closed`], [`Code::Forked`].
     #[inline(always)]
     pub fn consume(&self) -> Result<Message<'_>> {
-        self.consume_raw(None).map(|raw| Message::new(self, raw))
+        self.next(None).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message, waiting for one at most `timeout`.
@@ -166,7 +166,7 @@ impl Sink {
     /// # Errors
     /// [`Code::Timeout`], [`Code::Closed`], [`Code::Forked`].
     pub fn consume_timeout(&self, timeout: Duration) -> Result<Message<'_>> {
-        self.consume_raw(Some(timeout)).map(|raw| Message::new(self, raw))
+        self.next(Some(timeout)).map(|raw| Message::new(self, raw))
     }
 
     /// Takes the next message if there is one. Never blocks.
@@ -175,15 +175,23 @@ impl Sink {
     /// [`Code::Closed`], [`Code::Forked`].
     #[inline(always)]
     pub fn try_consume(&self) -> Result<Option<Message<'_>>> {
-        Ok(self.try_raw()?.map(|raw| Message::new(self, raw)))
+        Ok(self.try_next()?.map(|raw| Message::new(self, raw)))
     }
 
-    /// As [`Self::try_consume`], for bindings that keep messages by themselves: give it back with [`Self::release`].
+    /// As [`Self::try_consume`], for bindings that keep messages by themselves.
+    ///
+    /// # Safety
+    /// The message must be given back to this sink by [`Self::release`], and not be used once the sink was dropped.
     ///
     /// # Errors
     /// As [`Self::try_consume`].
     #[inline(always)]
-    pub fn try_raw(&self) -> Result<Option<RawMessage>> {
+    pub unsafe fn try_raw(&self) -> Result<Option<RawMessage>> {
+        self.try_next()
+    }
+
+    #[inline(always)]
+    fn try_next(&self) -> Result<Option<RawMessage>> {
         self.check()?;
         let mut rx = self.stream.rx.lock();
         if let Some(message) = rx.take_small(self.index) {
@@ -280,7 +288,7 @@ impl Sink {
         taken.1.each(f)
     }
 
-    /// Gives back a message that [`Self::try_raw`] or [`Self::consume_raw`] of this sink gave. Never blocks.
+    /// Gives back a message that [`Self::try_raw`], [`Self::consume_raw`] or [`Self::poll_raw`] of this sink gave. Never blocks.
     #[inline]
     pub fn release(&self, message: RawMessage) {
         self.give_back(message);
@@ -296,11 +304,19 @@ impl Sink {
 
     /// As [`Self::consume_timeout`], for bindings that keep messages by themselves. `None` waits for ever.
     ///
+    /// # Safety
+    /// As [`Self::try_raw`].
+    ///
     /// # Errors
     /// As [`Self::consume_timeout`].
     #[inline(always)]
-    pub fn consume_raw(&self, timeout: Option<Duration>) -> Result<RawMessage> {
-        if let Some(message) = self.try_raw()? {
+    pub unsafe fn consume_raw(&self, timeout: Option<Duration>) -> Result<RawMessage> {
+        self.next(timeout)
+    }
+
+    #[inline(always)]
+    fn next(&self, timeout: Option<Duration>) -> Result<RawMessage> {
+        if let Some(message) = self.try_next()? {
             return Ok(message);
         }
         if self.wait != Wait::Sleep
@@ -443,11 +459,18 @@ impl Sink {
 
     /// As [`Self::receive`], for bindings: takes the next message, or has the context's waker woken when there may be one.
     ///
+    /// # Safety
+    /// As [`Self::try_raw`].
+    ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
-    pub fn poll_raw(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
+    pub unsafe fn poll_raw(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
+        self.poll_next(cx)
+    }
+
+    fn poll_next(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
         loop {
-            if let Some(raw) = self.try_raw()? {
+            if let Some(raw) = self.try_next()? {
                 return Poll::Ready(Ok(raw));
             }
             self.stream.session.ensure_bells(&self.stream, true);
@@ -532,6 +555,6 @@ impl<'a> Future for Receive<'a> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let sink = self.sink;
-        sink.poll_raw(cx).map(|raw| raw.map(|raw| Message::new(sink, raw)))
+        sink.poll_next(cx).map(|raw| raw.map(|raw| Message::new(sink, raw)))
     }
 }

@@ -207,15 +207,24 @@ impl Source {
     /// [`Code::NoBuffer`] when all are held, [`Code::MessageTooLarge`], [`Code::Forked`].
     #[inline]
     pub fn buffer(&self, len: usize) -> Result<Buffer<'_>> {
-        Ok(Buffer { raw: self.raw_buffer(len)?, source: self, len })
+        Ok(Buffer { raw: self.borrow(len)?, source: self, len })
     }
 
     /// As [`Self::buffer`], for bindings.
     ///
+    /// # Safety
+    /// The buffer must be given back to a source of the same stream, by [`Self::emit_raw`], [`Self::emit_raw_more`] or
+    /// [`Self::discard_raw`], and its address is good only as long as it was not and a source of the stream lives.
+    ///
     /// # Errors
     /// As [`Self::buffer`].
     #[inline]
-    pub fn raw_buffer(&self, len: usize) -> Result<RawBuffer> {
+    pub unsafe fn raw_buffer(&self, len: usize) -> Result<RawBuffer> {
+        self.borrow(len)
+    }
+
+    #[inline]
+    fn borrow(&self, len: usize) -> Result<RawBuffer> {
         self.check()?;
         let mut tx = self.stream.tx.lock();
         if goes_inside(len, self.stream.reliable) {
@@ -478,7 +487,7 @@ impl Source {
         self.check()?;
         let len = payload.len();
         let raw = if goes_inside(len, self.stream.reliable) {
-            self.raw_buffer(len)?
+            self.borrow(len)?
         } else {
             let mut taken = self.stream.tx.lock().take(len as u64);
             if taken.is_none() {

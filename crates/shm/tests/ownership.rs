@@ -97,6 +97,7 @@ struct Oracle {
     forged: bool,
 }
 
+#[allow(clippy::too_many_lines)] // One match over all that can happen.
 fn run(ops: &[Op]) {
     let mut l = link();
     let mut o = Oracle::default();

@@ -189,6 +189,22 @@ fn messages_with_a_deadline_come_one_by_one() {
 }
 
 #[test]
+fn a_wait_may_be_longer_than_time_lasts() {
+    let _watchdog = Watchdog::start("for ever", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let source = a.stream(Qos::default()).unwrap().source("for ever").unwrap();
+    let sink = b.stream(Qos::default()).unwrap().sink("for ever").unwrap();
+    assert_eq!(source.wait_for_sinks(1, Duration::MAX), 1);
+    source.wait_for_room(Duration::MAX).unwrap();
+    source.send(b"one").unwrap();
+    source.send(b"two").unwrap();
+    assert_eq!(sink.consume_timeout(Duration::MAX).unwrap().to_vec(), b"one");
+    assert_eq!(sink.consume_each(8, Some(Duration::MAX), |m| assert_eq!(m.to_vec(), b"two")).unwrap(), 1);
+    reconcile([&a, &b], 2, 2);
+}
+
+#[test]
 fn waiting_ends_as_it_does_for_one_message() {
     let _watchdog = Watchdog::start("waiting", LIMIT);
     let host = Host::start();
