@@ -59,7 +59,8 @@ typedef struct insane_options {
 #define INSANE_BLOCKING 0
 #define INSANE_NONBLOCKING 1
 
-/* A message's memory, borrowed. The struct is the caller's; do not copy it: it is given back once. */
+/* A message's memory, borrowed. The struct is the caller's; do not copy it: it is given back once, to the handle that it came
+ * from (another one gives -INSANE_INVALID_ARGUMENT, and the buffer stays as it is). */
 typedef struct insane_buffer {
     void *data;        /* the payload; read-only in a consumed buffer */
     size_t length;     /* bytes of payload: may be lowered before emitting */

@@ -12,7 +12,7 @@ const EMPTY: u64 = 0;
 const LENT: u64 = 0x4c45_4e54;
 const CONSUMED: u64 = 0x434f_4e53;
 
-/// `insane_buffer_t`: the last word of `opaque` says what the others hold.
+/// `insane_buffer_t`: the last word of `opaque` says what the others hold, the one before it from which handle it is.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Buffer {
@@ -21,13 +21,14 @@ pub struct Buffer {
     capacity: usize,
     sequence: u64,
     channel: u64,
-    opaque: [MaybeUninit<u64>; WORDS - 1],
+    opaque: [MaybeUninit<u64>; WORDS - 2],
+    owner: *const c_void,
     kind: u64,
 }
 
 const _: () = {
-    assert!(size_of::<RawBuffer>() <= (WORDS - 1) * 8 && align_of::<RawBuffer>() <= 8);
-    assert!(size_of::<RawMessage>() <= (WORDS - 1) * 8 && align_of::<RawMessage>() <= 8);
+    assert!(size_of::<RawBuffer>() <= (WORDS - 2) * 8 && align_of::<RawBuffer>() <= 8);
+    assert!(size_of::<RawMessage>() <= (WORDS - 2) * 8 && align_of::<RawMessage>() <= 8);
 };
 
 impl Buffer {
@@ -35,12 +36,15 @@ impl Buffer {
         self.opaque.as_mut_ptr().cast()
     }
 
-    /// Takes what is inside out, if it is of this kind.
-    fn take<T>(&mut self, kind: u64) -> Result<T, Error> {
+    /// Takes what is inside out, if it is of this kind and from this handle; else nothing changes.
+    fn take<T, H>(&mut self, kind: u64, owner: *const H) -> Result<T, Error> {
         if self.kind != kind {
             return Err(invalid(
                 "the buffer holds nothing of this kind: it was given back already, or is from elsewhere",
             ));
+        }
+        if self.owner != owner.cast() {
+            return Err(invalid("the buffer is from another source or sink, and goes back there"));
         }
         self.kind = EMPTY;
         self.data = std::ptr::null_mut();
@@ -59,6 +63,7 @@ unsafe fn buffer<'a>(buffer: *mut Buffer) -> Result<&'a mut Buffer, Error> {
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, flags: c_int, to: *mut Buffer) -> c_int {
+    let owner = source.cast();
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
@@ -75,7 +80,7 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
         let place = to.place::<RawBuffer>();
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(raw) };
-        to.kind = LENT;
+        (to.owner, to.kind) = (owner, LENT);
         // SAFETY: it was just written.
         to.data = unsafe { &mut *place }.as_mut_ptr().cast();
         Ok(0)
@@ -85,12 +90,13 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buffer) -> i64 {
+    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
         let from = unsafe { buffer(from) }?;
-        let raw = from.take::<RawBuffer>(LENT)?;
+        let raw = from.take::<RawBuffer, _>(LENT, owner)?;
         let token = source.emit_raw(raw, from.length, 0)?;
         Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
     })
@@ -99,12 +105,13 @@ pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buff
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_emit_more(source: *const Source, from: *mut Buffer) -> i64 {
+    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
         let from = unsafe { buffer(from) }?;
-        let raw = from.take::<RawBuffer>(LENT)?;
+        let raw = from.take::<RawBuffer, _>(LENT, owner)?;
         let token = source.emit_raw_more(raw, from.length)?;
         Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
     })
@@ -124,11 +131,12 @@ pub unsafe extern "C" fn insane_flush(source: *const Source) -> c_int {
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_discard_buffer(source: *const Source, from: *mut Buffer) -> c_int {
+    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
-        let raw = unsafe { buffer(from) }?.take::<RawBuffer>(LENT)?;
+        let raw = unsafe { buffer(from) }?.take::<RawBuffer, _>(LENT, owner)?;
         source.discard_raw(raw);
         Ok(0)
     })
@@ -190,6 +198,7 @@ pub unsafe extern "C" fn insane_consume_data(
     timeout_ms: u64,
     to: *mut Buffer,
 ) -> c_int {
+    let owner = sink.cast();
     call(|| {
         // SAFETY: the header's contract.
         let sink = unsafe { get(sink, "sink is NULL") }?;
@@ -209,7 +218,7 @@ pub unsafe extern "C" fn insane_consume_data(
         let place = to.place::<RawMessage>();
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(message) };
-        to.kind = CONSUMED;
+        (to.owner, to.kind) = (owner, CONSUMED);
         // SAFETY: it was just written.
         to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
         Ok(0)
@@ -251,11 +260,12 @@ pub unsafe extern "C" fn insane_consume_each(
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_release_buffer(sink: *const SinkHandle, from: *mut Buffer) -> c_int {
+    let owner = sink;
     call(|| {
         // SAFETY: the header's contract.
         let sink = unsafe { get(sink, "sink is NULL") }?;
         // SAFETY: the header's contract.
-        let message = unsafe { buffer(from) }?.take::<RawMessage>(CONSUMED)?;
+        let message = unsafe { buffer(from) }?.take::<RawMessage, _>(CONSUMED, owner)?;
         sink.sink().release(message);
         Ok(0)
     })

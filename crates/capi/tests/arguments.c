@@ -110,7 +110,14 @@ int main(void)
     CHECK(token > 0 && insane_wait_any(both, 1, 0, 5000) == 0 && insane_data_available(sink, 0) == 1);
     CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 5);
     CHECK(memcmp(other.data, "hello", 5) == 0 && other.sequence == (uint64_t)token);
+    CHECK(insane_release_buffer(listener, &other) == bad && memcmp(other.data, "hello", 5) == 0);
     CHECK(insane_release_buffer(sink, &other) == 0 && insane_release_buffer(sink, &other) == bad);
+    insane_source_t *second = NULL;
+    CHECK(insane_create_source_named(stream, "elsewhere", &second) == 0);
+    CHECK(insane_get_buffer(second, 100, 0, &buffer) == 0);
+    CHECK(insane_emit_data(source, &buffer) == bad && insane_emit_more(source, &buffer) == bad);
+    CHECK(insane_discard_buffer(source, &buffer) == bad && buffer.data != NULL && buffer.length == 100);
+    CHECK(insane_emit_data(second, &buffer) > 0 && insane_close_source(second) == 0);
     CHECK(insane_wait_any(both, 1, 0, 20) == -INSANE_TIMEOUT);
     for (int i = 0; i < 1000 && (insane_check_emit_outcome(source, token, &outcome) != 0 || outcome.pending > 0); i++) usleep(1000);
     CHECK(outcome.intended == 2 && outcome.delivered == 2 && called == 1);
