@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
         more, gaps = cells.cells_of(system, extent, options.only, cores, machine.knob_available())
         chosen += more
         notes += gaps
-    chosen = _matching(chosen, options.match)
+    chosen = matching(chosen, options.match)
     if not chosen:
         say(f"bench: no cell matches '{options.match}'; see --list")
         return 1
@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> int:
     return _write(options, folder, facts, outcome, absent, seed)
 
 
-def _matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
+def matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
     """The cells that `--match` asks for."""
     texts = [text.strip() for text in (match or "").split(",") if text.strip()]
     unwanted = [text[1:] for text in texts if text.startswith("!")]

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from unittest import mock
 
 from suite import cells, machine, systems
-from suite.main import parse
+from suite.main import matching, parse
 from suite.process import used_cores
 
 NO_SIBLINGS: dict[int, frozenset[int]] = {}
@@ -77,6 +77,13 @@ class CellChoice(unittest.TestCase):
         modes = [{"experiment": "rtt", "waiting": "spin"}, {"experiment": "oneway", "waiting": "spin"}]
         made, _ = cells.cells_of(system(modes), cells.QUICK, ["oneway"], self.four, False)
         self.assertEqual({c.experiment for c in made}, {"oneway"})
+
+    def test_match(self) -> None:
+        modes = [{"experiment": "rtt", "waiting": waiting} for waiting in ("spin", "sleep")]
+        made, _ = cells.cells_of(system(modes), cells.QUICK, None, self.four, True)
+        chosen = matching(made, "64 B, spin,!knob")
+        self.assertEqual([(c.payload, c.waiting, c.knob) for c in chosen], [(64, "spin", False)])
+        self.assertEqual((matching(made, None), matching(made, "dance")), (made, []))
 
     def test_an_unknown_mode_is_said(self) -> None:
         _, notes = cells.cells_of(system([{"experiment": "dance", "waiting": "spin"}]), cells.QUICK, None, self.four, False)
