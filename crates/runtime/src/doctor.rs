@@ -1,7 +1,7 @@
 //! What this host can do, what is odd, and who may join a domain.
 
 use crate::config::{Domain, distance};
-use crate::core::{Core, Credentials};
+use crate::core::{Channel, Conn, Core, Credentials};
 use serde_json::{Value, json};
 
 fn check(check: &str, ok: bool, text: impl Into<String>, hint: &str) -> Value {
@@ -47,32 +47,38 @@ pub fn report(core: &Core) -> Value {
     json!({"checks": checks})
 }
 
-/// Pairs of channels or streams of one domain whose names differ by one or two letters, of which one lacks an end.
+/// Pairs of channels or streams of one domain whose names differ by one or two letters. Of channels only such of which one has
+/// just sources and the other just sinks, and not of the same application: who asks on one and waits for answers on the other
+/// means both names.
 fn near_misses(core: &Core) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for stream in core.streams.values() {
-        let halves: Vec<&str> = stream
-            .channels
-            .values()
-            .filter(|c| c.sources.is_empty() || c.sinks.is_empty())
-            .filter_map(|c| c.name.as_deref())
-            .take(256)
-            .collect();
-        pairs(&halves, &mut found);
-    }
-    let names: Vec<&str> = core.streams.keys().map(|(_, n)| n.as_str()).take(256).collect();
-    pairs(&names, &mut found);
-    found
-}
-
-fn pairs(names: &[&str], found: &mut Vec<(String, String)>) {
-    for (i, one) in names.iter().enumerate() {
-        for two in &names[i + 1..] {
-            if (1..=2).contains(&distance(one, two)) && one.len() > 3 && found.len() < 64 {
-                found.push(((*one).to_owned(), (*two).to_owned()));
+        let ends = |sources: bool| -> Vec<(&str, Vec<Conn>)> {
+            let with =
+                stream.channels.values().filter(|c| c.sources.is_empty() != sources && c.sinks.is_empty() == sources);
+            let sessions = |c: &Channel| c.sources.values().copied().chain(c.sinks.values().map(|s| s.0)).collect();
+            with.filter_map(|c| Some((c.name.as_deref()?, sessions(c)))).take(256).collect()
+        };
+        let sinks = ends(false);
+        for (one, asking) in ends(true) {
+            for (two, waiting) in &sinks {
+                if alike(one, two) && !asking.iter().any(|session| waiting.contains(session)) {
+                    found.push((one.to_owned(), (*two).to_owned()));
+                }
             }
         }
     }
+    let names: Vec<&str> = core.streams.keys().map(|(_, n)| n.as_str()).take(256).collect();
+    for (i, one) in names.iter().enumerate() {
+        found.extend(names[i + 1..].iter().filter(|two| alike(one, two)).map(|two| ((*one).into(), (*two).to_owned())));
+    }
+    found.truncate(64);
+    found
+}
+
+/// Whether one of two names may be the other one misspelt.
+fn alike(one: &str, two: &str) -> bool {
+    one.len() > 3 && (1..=2).contains(&distance(one, two))
 }
 
 /// Whether a user may join a domain: root and the runtime's own user always, others as the configuration says.
