@@ -240,8 +240,8 @@ impl Sink {
 
     /// Calls `f` with the messages that are there, in order, at most `most`, and gives them back after the last; where messages
     /// are small and many this costs a fraction of what taking them one by one does. Returns how many there were: 0 if none,
-    /// and not all that are there if there are very many, or some with a deadline. They count as delivered before the first call. Never blocks; `f` may do what it likes
-    /// with this sink and others.
+    /// and not all that are there if there are very many, or some with a deadline. They count as delivered before the first
+    /// call. Never blocks; `f` may do what it likes with this sink and others.
     ///
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
