@@ -1,11 +1,11 @@
 //! Buffers: borrowed, emitted, consumed, released.
 
 use crate::handles::{DataCallback, SinkHandle};
-use crate::{call, get, invalid};
+use crate::{call, get, invalid, timeout};
 use client::{Code, Error, RawBuffer, RawMessage, Source, Token};
 use std::ffi::{c_int, c_long, c_void};
 use std::mem::MaybeUninit;
-use std::time::Duration;
+use std::ptr::from_ref;
 
 const WORDS: usize = 8;
 const EMPTY: u64 = 0;
@@ -37,13 +37,13 @@ impl Buffer {
     }
 
     /// Takes what is inside out, if it is of this kind and from this handle; else nothing changes.
-    fn take<T, H>(&mut self, kind: u64, owner: *const H) -> Result<T, Error> {
+    fn take<T, H>(&mut self, kind: u64, owner: &H) -> Result<T, Error> {
         if self.kind != kind {
             return Err(invalid(
                 "the buffer holds nothing of this kind: it was given back already, or is from elsewhere",
             ));
         }
-        if self.owner != owner.cast() {
+        if self.owner != from_ref(owner).cast() {
             return Err(invalid("the buffer is from another source or sink, and goes back there"));
         }
         self.kind = EMPTY;
@@ -63,7 +63,6 @@ unsafe fn buffer<'a>(buffer: *mut Buffer) -> Result<&'a mut Buffer, Error> {
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, flags: c_int, to: *mut Buffer) -> c_int {
-    let owner = source.cast();
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
@@ -80,7 +79,7 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
         let place = to.place::<RawBuffer>();
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(raw) };
-        (to.owner, to.kind) = (owner, LENT);
+        (to.owner, to.kind) = (from_ref(source).cast(), LENT);
         // SAFETY: it was just written.
         to.data = unsafe { &mut *place }.as_mut_ptr().cast();
         Ok(0)
@@ -90,13 +89,12 @@ pub unsafe extern "C" fn insane_get_buffer(source: *const Source, size: usize, f
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buffer) -> i64 {
-    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
         let from = unsafe { buffer(from) }?;
-        let raw = from.take::<RawBuffer, _>(LENT, owner)?;
+        let raw = from.take::<RawBuffer, _>(LENT, source)?;
         let token = source.emit_raw(raw, from.length, 0)?;
         Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
     })
@@ -105,13 +103,12 @@ pub unsafe extern "C" fn insane_emit_data(source: *const Source, from: *mut Buff
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_emit_more(source: *const Source, from: *mut Buffer) -> i64 {
-    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
         let from = unsafe { buffer(from) }?;
-        let raw = from.take::<RawBuffer, _>(LENT, owner)?;
+        let raw = from.take::<RawBuffer, _>(LENT, source)?;
         let token = source.emit_raw_more(raw, from.length)?;
         Ok(i64::try_from(token.0).unwrap_or(i64::MAX))
     })
@@ -131,12 +128,11 @@ pub unsafe extern "C" fn insane_flush(source: *const Source) -> c_int {
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_discard_buffer(source: *const Source, from: *mut Buffer) -> c_int {
-    let owner = source;
     call(|| {
         // SAFETY: the header's contract.
         let source = unsafe { get(source, "source is NULL") }?;
         // SAFETY: the header's contract.
-        let raw = unsafe { buffer(from) }?.take::<RawBuffer, _>(LENT, owner)?;
+        let raw = unsafe { buffer(from) }?.take::<RawBuffer, _>(LENT, source)?;
         source.discard_raw(raw);
         Ok(0)
     })
@@ -198,16 +194,15 @@ pub unsafe extern "C" fn insane_consume_data(
     timeout_ms: u64,
     to: *mut Buffer,
 ) -> c_int {
-    let owner = sink.cast();
     call(|| {
         // SAFETY: the header's contract.
-        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let handle = unsafe { get(sink, "sink is NULL") }?;
         // SAFETY: the header's contract.
         let to = unsafe { buffer(to) }?;
-        let SinkHandle::Plain(sink) = sink else { return Err(invalid("the sink's messages go to its callback")) };
+        let SinkHandle::Plain(sink) = handle else { return Err(invalid("the sink's messages go to its callback")) };
         let message = match flags {
             // SAFETY: the header asks for what `try_raw` does.
-            0 => unsafe { sink.consume_raw((timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms))) }?,
+            0 => unsafe { sink.consume_raw(timeout(timeout_ms)) }?,
             // SAFETY: as above.
             1 => unsafe { sink.try_raw() }?.ok_or_else(|| Error::from(Code::WouldBlock))?,
             _ => return Err(invalid("flags is INSANE_BLOCKING or INSANE_NONBLOCKING")),
@@ -218,7 +213,7 @@ pub unsafe extern "C" fn insane_consume_data(
         let place = to.place::<RawMessage>();
         // SAFETY: the place is large enough (asserted above) and aligned.
         unsafe { place.write(message) };
-        (to.owner, to.kind) = (owner, CONSUMED);
+        (to.owner, to.kind) = (from_ref(handle).cast(), CONSUMED);
         // SAFETY: it was just written.
         to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
         Ok(0)
@@ -246,7 +241,7 @@ pub unsafe extern "C" fn insane_consume_each(
         // SAFETY: the header's contract.
         let each = |m: &RawMessage| unsafe { f(m.as_ptr().cast(), m.len(), m.sequence(), user) };
         let count = match flags {
-            0 => sink.consume_each(most, (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms)), each)?,
+            0 => sink.consume_each(most, timeout(timeout_ms), each)?,
             1 => match sink.try_each(most, each)? {
                 0 => return Err(Code::WouldBlock.into()),
                 count => count,
@@ -260,12 +255,11 @@ pub unsafe extern "C" fn insane_consume_each(
 /// See `insane.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn insane_release_buffer(sink: *const SinkHandle, from: *mut Buffer) -> c_int {
-    let owner = sink;
     call(|| {
         // SAFETY: the header's contract.
         let sink = unsafe { get(sink, "sink is NULL") }?;
         // SAFETY: the header's contract.
-        let message = unsafe { buffer(from) }?.take::<RawMessage, _>(CONSUMED, owner)?;
+        let message = unsafe { buffer(from) }?.take::<RawMessage, _>(CONSUMED, sink)?;
         sink.sink().release(message);
         Ok(0)
     })
@@ -290,7 +284,7 @@ pub unsafe extern "C" fn insane_wait_any(
             // SAFETY: the header's contract.
             .map(|h| unsafe { get(*h, "a sink is NULL") }.map(SinkHandle::sink))
             .collect();
-        let timeout = (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms));
+        let timeout = timeout(timeout_ms);
         let index = client::wait_any(&sinks?, start, timeout)?;
         Ok(c_long::try_from(index).unwrap_or(c_long::MAX))
     })

@@ -33,6 +33,11 @@ fn invalid(what: &str) -> Error {
     Error::new(Code::InvalidArgument, what)
 }
 
+/// How long to wait; `None` for ever.
+fn timeout(ms: u64) -> Option<std::time::Duration> {
+    (ms != u64::MAX).then(|| std::time::Duration::from_millis(ms))
+}
+
 /// The text behind a pointer; `None` for NULL.
 ///
 /// # Safety

@@ -6,7 +6,6 @@ use client::{Error, WaitSet};
 use std::ffi::{c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// `insane_waitset_t`: a set, and the keys that the caller's array had no room for.
 #[derive(Debug)]
@@ -133,7 +132,7 @@ pub unsafe extern "C" fn insane_waitset_wait(
     size: usize,
     timeout_ms: u64,
 ) -> c_long {
-    let timeout = (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms));
+    let timeout = crate::timeout(timeout_ms);
     // SAFETY: the header's contract.
     unsafe { hand_out(set, keys, size, |set, keys| set.wait(keys, timeout)) }
 }

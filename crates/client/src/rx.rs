@@ -268,14 +268,11 @@ impl Rx {
         cell.add(Count::Delivered, 1);
         cell.add(Count::Bytes, u64::from(small.length));
         link.out += 1;
-        let mut place = self.taken.lend();
-        // The address of a part is taken before the reference to the whole is made.
+        let (mut place, inside) = piece(&mut self.taken);
         // SAFETY: INV-BLOCK-1: it is this message's alone.
-        let inside = unsafe { &raw mut (*place.as_ptr()).inside };
-        // SAFETY: as above.
         let taken = unsafe { place.as_mut() };
         small.copy(&mut taken.inside.0);
-        taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+        taken.lies_at(inside);
         taken.length = small.length;
         taken.sequence = small.sequence();
         taken.flags = FLAG_INLINE;
@@ -358,17 +355,14 @@ impl Rx {
         {
             cell.add(Count::Delivered, 1);
             cell.add(Count::Bytes, u64::from(found.length));
-            let mut place = self.taken.lend();
-            // The address of a part is taken before the reference to the whole is made.
+            let (mut place, inside) = piece(&mut self.taken);
             // SAFETY: INV-BLOCK-1: it is this message's alone.
-            let inside = unsafe { &raw mut (*place.as_ptr()).inside };
-            // SAFETY: as above.
             let taken = unsafe { place.as_mut() };
             // SAFETY: INV-PACK-2: the reader has checked it.
             let there = unsafe { base.add(found.offset as usize) };
             // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
             unsafe { copy_words(there, found.length, &mut taken.inside.0) };
-            taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+            taken.lies_at(inside);
             taken.length = found.length;
             taken.sequence = sequence;
             taken.flags = flags;
@@ -855,6 +849,16 @@ fn shared_no_more(mut taken: NonNull<Taken>) -> bool {
     extra.and_then(|e| e.shared).is_none_or(|left| left.fetch_sub(1, Ordering::AcqRel) == 1)
 }
 
+/// A piece for a message, and where its own copy of the payload begins.
+#[inline(always)]
+fn piece(pool: &mut Pool<Taken>) -> (NonNull<Taken>, NonNull<u8>) {
+    let place = pool.lend();
+    // The address of a part is taken before a reference to the whole is made.
+    // SAFETY: INV-BLOCK-1: it was just lent.
+    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
+    (place, NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()))
+}
+
 #[inline(always)]
 fn raw(
     link: &RxLink,
@@ -865,23 +869,20 @@ fn raw(
     epoch: Epoch,
     extra: Option<Box<Extra>>,
 ) -> RawMessage {
-    let mut place = pool.lend();
-    // The address of a part is taken before the reference to the whole is made.
+    let (mut place, inside) = piece(pool);
     // SAFETY: INV-BLOCK-1: it is this message's alone.
-    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
-    // SAFETY: as above.
     let taken = unsafe { place.as_mut() };
     taken.length = d.length;
     if d.flags & FLAG_INLINE != 0 {
         link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
-        taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+        taken.lies_at(inside);
     } else {
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
             Some(there) if d.flags & FLAG_PACKED != 0 => {
                 // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
                 unsafe { copy_words(there, d.length, &mut taken.inside.0) };
-                taken.lies_at(NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()));
+                taken.lies_at(inside);
             }
             Some(there) => taken.lies_at(there),
             None => taken.length = 0,
