@@ -8,7 +8,7 @@ use crate::rx::{FlowSink, Rx, RxFlow};
 use crate::service::{FIRST_PEER, watch};
 use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
-use crate::tx::{TxFlow, TxLink};
+use crate::tx::{Tx, TxFlow, TxLink};
 use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
@@ -35,7 +35,6 @@ struct Outgoing {
     /// Before it is accepted: the memory to make the producer of.
     offered: Option<Arc<SharedMemory>>,
     at: usize,
-    segments_sent: usize,
     waiting: Vec<(usize, Epoch, SinkId, u64, bool)>,
     asked: HashMap<(u32, SinkId), bool>,
 }
@@ -315,8 +314,9 @@ impl Peers {
                 }
                 Ok(())
             }
+            Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
             // Said by a newer version: passed over.
-            Some(Body::SegmentRefuse(_) | Body::SegmentRemove(_)) | None => Ok(()),
+            Some(Body::SegmentRefuse(_)) | None => Ok(()),
         }
     }
 
@@ -444,14 +444,24 @@ impl Peers {
     fn segment_acked(&mut self, at: usize, link: u32, segment: u32) -> Result<()> {
         let outgoing = self.outgoing(at, link)?;
         let mut tx = outgoing.stream.tx.visit();
-        let slots = tx.slab.segments().get(segment as usize).map(|s| s.geometry().slots);
-        let (Some(slots), Some(l)) = (slots, tx.links[outgoing.at].as_mut()) else {
-            return Err(refuse("a segment that was not offered"));
+        let Tx { slab, links, .. } = &mut *tx;
+        let link = links[outgoing.at].as_mut().ok_or_else(|| refuse("a link that is gone"))?;
+        Ok(link.told.answered(segment, slab, &mut link.producer)?)
+    }
+
+    /// The peer has given a segment back.
+    fn segment_removed(&mut self, at: usize, link: u32, segment: u32) -> Result<()> {
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let incoming = pair.incoming.get_mut(&link).ok_or_else(|| refuse("a segment of an unknown link"))?;
+        let number = u16::try_from(segment).map_err(|_| refuse(format!("segment number {segment}")))?;
+        let view = {
+            let mut rx = incoming.stream.rx.visit();
+            let Some(l) = rx.links[incoming.at].as_mut() else { return Ok(()) };
+            l.consumer.remove_segment(number).map_err(|e| refuse(e.to_string()))?;
+            l.segments.get_mut(usize::from(number)).and_then(Option::take)
         };
-        if l.producer.segments() != segment as usize || segment as usize >= outgoing.segments_sent {
-            return Err(refuse("segments acknowledged out of order"));
-        }
-        l.producer.add_segment(slots);
+        // Unmapped here, without the lock: that takes time.
+        incoming.mapped -= view.map_or(0, |v| v.bytes());
         Ok(())
     }
 
@@ -738,7 +748,6 @@ fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result
         stream: stream.clone(),
         offered: Some(memory),
         at: usize::MAX,
-        segments_sent: 0,
         waiting: Vec::new(),
         asked: HashMap::new(),
     };
@@ -747,14 +756,20 @@ fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result
 }
 
 fn send_segments(pair: &mut PairEnd, link: u32) {
-    let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
-    let segments: Vec<_> = outgoing.stream.tx.visit().slab.segments()[outgoing.segments_sent..].to_vec();
-    let first = outgoing.segments_sent;
-    outgoing.segments_sent += segments.len();
-    for (i, segment) in segments.iter().enumerate() {
+    let Some(outgoing) = pair.outgoing.get(&link) else { return };
+    let news = {
+        let mut tx = outgoing.stream.tx.visit();
+        let Tx { slab, links, .. } = &mut *tx;
+        let Some(link) = links.get_mut(outgoing.at).and_then(Option::as_mut) else { return };
+        link.told.news(slab, &link.producer)
+    };
+    for number in news.gone {
+        pair.send(link, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);
+    }
+    for (number, segment) in &news.new {
         let geometry = segment.geometry();
         let body = peer::SegmentAdd {
-            segment: (first + i) as u32,
+            segment: u32::from(*number),
             stride: geometry.stride,
             slots: geometry.slots,
             headroom: 0,

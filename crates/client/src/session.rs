@@ -273,11 +273,15 @@ impl Shared {
 
     /// Shares the stream's segments with all its links and waits until they are mapped, at most a second.
     pub(crate) fn share_segment(&self, stream: &Arc<StreamShared>, number: u16) {
-        self.command(Command::ShareSegment(stream.clone()));
-        let needed = usize::from(number) + 1;
+        self.tell_segments(stream);
         self.wait_until(Duration::from_secs(1), || {
-            stream.tx.visit().links.iter().flatten().all(|l| l.producer.segments() >= needed)
+            stream.tx.visit().links.iter().flatten().all(|l| l.producer.is_mapped(number))
         });
+    }
+
+    /// Tells the stream's links which segments there are and which are gone. Does not wait.
+    pub(crate) fn tell_segments(&self, stream: &Arc<StreamShared>) {
+        self.command(Command::ShareSegment(stream.clone()));
     }
 
     pub(crate) fn give_up(&self, stream: &Arc<StreamShared>, source: usize, links: &[usize]) {

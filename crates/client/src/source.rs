@@ -7,6 +7,7 @@ use crate::rx::now_ns;
 use crate::sink::SPIN;
 use crate::stream::{Channel, StreamShared};
 use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Tx, TxSource, goes_inside};
+use insane_shm::ShmError;
 use insane_shm::biased::BiasedGuard;
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
@@ -243,12 +244,15 @@ impl Source {
         let start = Instant::now();
         loop {
             let grown = self.ensure_slots(len);
-            if let Some(taken) = self.stream.tx.lock().take(len as u64) {
+            // Better too large a slot than none.
+            if let Some(taken) = self.stream.tx.lock().slab.take_any(len as u64) {
                 return Ok(RawBuffer::in_slot(&taken));
             }
             match grown {
                 Err(e) if !self.stream.reliable || e.code() != Code::NoBuffer => return Err(e),
-                _ if start.elapsed() >= self.options.deadline => return Err(Code::NoBuffer.into()),
+                grown if start.elapsed() >= self.options.deadline => {
+                    return Err(grown.err().unwrap_or_else(|| Code::NoBuffer.into()));
+                }
                 // Slots come back over several links; which one is first cannot be known.
                 _ => std::thread::sleep(Duration::from_micros(100)),
             }
@@ -262,24 +266,35 @@ impl Source {
             let text = format!("{len} bytes, the limit is {}", limits.message_bytes);
             return Err(Error::new(Code::MessageTooLarge, text));
         }
-        let geometry =
-            geometry_for(len as u64, SEGMENT_BYTES).map_err(|e| Error::new(Code::MessageTooLarge, e.to_string()))?;
-        {
+        let too_large = |e: ShmError| Error::new(Code::MessageTooLarge, e.to_string());
+        let geometry_in = |target| geometry_for(len as u64, target).map_err(too_large);
+        // One slot at least.
+        let needed = geometry_in(1)?.bytes();
+        let (geometry, given_back) = {
             let mut tx = self.stream.tx.visit();
             tx.reclaim_all();
             if tx.slab.available(len as u64) > 0 {
                 return Ok(());
             }
-            if tx.slab.bytes() + geometry.bytes() > tx.share {
+            let mut given_back = Vec::new();
+            let mut left = tx.share.saturating_sub(tx.slab.bytes());
+            if left < needed {
+                given_back = tx.make_room(needed, len as u64);
+                left = tx.share.saturating_sub(tx.slab.bytes());
+            }
+            if left < needed {
                 let (has, share) = (tx.slab.bytes(), tx.share);
-                let text = format!("the stream has {has} of its {share} bytes, {} more were needed", geometry.bytes());
+                let text = format!("the stream has {has} of its {share} bytes in use, {needed} more were needed");
                 return Err(Error::new(Code::NoBuffer, text));
             }
-        }
+            (geometry_in(SEGMENT_BYTES.min(left))?, given_back)
+        };
+        drop(given_back);
         // Without a free huge page an application runs on ordinary ones; `insane doctor` says so.
         let huge = limits.huge_pages.then(|| Segment::create(geometry, true).ok()).flatten();
-        let segment = Arc::new(huge.map_or_else(|| Segment::create(geometry, false), Ok)?);
-        let number = self.stream.tx.visit().slab.add(segment)?;
+        let segment = huge.map_or_else(|| Segment::create(geometry, false), Ok);
+        let segment = Arc::new(segment.inspect_err(|_| self.stream.session.tell_segments(&self.stream))?);
+        let number = self.stream.tx.visit().add_segment(segment)?;
         self.stream.session.share_segment(&self.stream, number);
         Ok(())
     }
@@ -495,7 +510,8 @@ impl Source {
                     Err(e) if e.code() == Code::NoBuffer => {}
                     grown => grown?,
                 }
-                taken = self.stream.tx.lock().take(len as u64);
+                // Better too large a slot than none.
+                taken = self.stream.tx.lock().slab.take_any(len as u64);
             }
             match taken {
                 Some(taken) => RawBuffer::in_slot(&taken),

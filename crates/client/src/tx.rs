@@ -7,7 +7,8 @@ use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters};
 use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
 use insane_shm::pack::PackWriter;
-use insane_shm::slab::{Slab, SlotId};
+use insane_shm::segment::Segment;
+use insane_shm::slab::{Slab, SlotId, Told};
 use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
 use rustix::fd::OwnedFd;
@@ -56,6 +57,8 @@ pub(crate) enum Packs {
 #[derive(Debug)]
 pub(crate) struct TxLink {
     pub(crate) producer: Producer,
+    /// What its consumer knows of the segments.
+    pub(crate) told: Told,
     /// The consumer's counts, read-only.
     pub(crate) peer: Counters,
     pub(crate) doorbell: Option<OwnedFd>,
@@ -233,6 +236,7 @@ impl TxLink {
     pub(crate) fn new(producer: Producer, peer: Counters, session: Arc<Shared>) -> Self {
         Self {
             producer,
+            told: Told::default(),
             peer,
             doorbell: None,
             held: 0,
@@ -287,7 +291,7 @@ impl TxLink {
         let result = self.producer.reclaim(|returned| {
             let fate = match returned {
                 Returned::Slot { segment, slot, fate, .. } => {
-                    *held = held.saturating_sub(stride(slab, segment));
+                    *held = held.saturating_sub(slab.stride(segment));
                     slab.unhold(SlotId { segment, slot });
                     fate
                 }
@@ -328,7 +332,7 @@ impl TxLink {
         slab: &mut Slab,
     ) {
         let room = self.has_room(bytes, cap, slab);
-        let mapped = emit.slot.is_none_or(|s| usize::from(s.segment) < self.producer.segments());
+        let mapped = emit.slot.is_none_or(|s| self.producer.is_mapped(s.segment));
         if !room || !mapped || self.broken.is_some() {
             let why = if room { Count::Dropped } else { Count::SinkFull };
             for flow in flows {
@@ -375,14 +379,10 @@ impl TxLink {
     }
 }
 
-fn stride(slab: &Slab, segment: u16) -> u64 {
-    slab.segments().get(usize::from(segment)).map_or(0, |s| s.geometry().stride)
-}
-
 impl Tx {
     /// Whether every link of the source has room for one more message, after taking back what was returned.
     pub(crate) fn has_room(&mut self, source: usize, slot: Option<SlotId>) -> bool {
-        let bytes = slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let bytes = slot.map_or(0, |s| self.slab.stride(s.segment));
         let count = self.routes(source).count();
         (0..count).all(|r| {
             let link = self.routes(source).nth(r).map_or(0, |r| r.link);
@@ -396,7 +396,7 @@ impl Tx {
 
     /// The links of a source that have no room.
     pub(crate) fn full_links(&mut self, source: usize, slot: Option<SlotId>) -> Vec<usize> {
-        let bytes = slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let bytes = slot.map_or(0, |s| self.slab.stride(s.segment));
         let links: Vec<usize> = self.routes(source).map(|r| r.link).collect();
         links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
     }
@@ -545,6 +545,32 @@ impl Tx {
         }
     }
 
+    /// Gives back segments that hold nothing, so that the stream's share has room for `bytes` more, in slots for messages of
+    /// `len` bytes. Returns them, to be dropped without the lock; none when that would not make enough room.
+    pub(crate) fn make_room(&mut self, bytes: u64, len: u64) -> Vec<Arc<Segment>> {
+        let left = self.share.saturating_sub(self.slab.bytes());
+        let spare = self.slab.spare(bytes.saturating_sub(left), len);
+        let mut segments = Vec::new();
+        for number in spare {
+            let Some(segment) = self.slab.give_back(number) else { continue };
+            if segment.geometry().stride == PACK_BYTES {
+                // They are made again when they are wanted again.
+                self.packs = Packs::Unasked;
+            }
+            for link in self.links.iter_mut().flatten() {
+                link.told.given_back(number, &mut link.producer);
+            }
+            segments.push(segment);
+        }
+        segments
+    }
+
+    /// Adds a segment under a number of which no link still has to answer.
+    pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) -> Result<u16> {
+        let Self { slab, links, .. } = self;
+        Ok(slab.add(segment, |n| !links.iter().flatten().any(|l| l.told.awaits(n)))?)
+    }
+
     /// Takes back what any link returned.
     pub(crate) fn reclaim_all(&mut self) {
         for link in self.links.iter_mut().flatten() {
@@ -654,7 +680,7 @@ impl Tx {
         if source.routes.is_empty() {
             source.cell.add(Count::NoSink, 1);
         }
-        let bytes = emit.slot.map_or(0, |s| stride(&self.slab, s.segment));
+        let bytes = emit.slot.map_or(0, |s| self.slab.stride(s.segment));
         for route in &mut source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link) {
                 link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);

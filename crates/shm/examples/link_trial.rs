@@ -64,8 +64,8 @@ fn oneway(a: usize, b: usize, payload: usize, n: u64, batch: u64) -> f64 {
     let (mut p, mut c) = pair_on_heap(1024);
     let segment = Arc::new(Segment::create(Geometry::checked(1024, 2048).unwrap(), false).unwrap());
     let mut slab = Slab::default();
-    slab.add(segment.clone()).unwrap();
-    p.add_segment(2048);
+    slab.add(segment.clone(), |_| true).unwrap();
+    p.add_segment(0, 2048);
     c.add_segment(0, 2048, 1024);
     let reader = std::thread::spawn(move || {
         pin(b);

@@ -19,6 +19,8 @@
 //!   slot are checked one by one (`INV-PACK-2`).
 //! - `INV-LINK-5` After a consumer's death the producer still knows, from its own delivery ring and the consumer's counts,
 //!   which messages were not finished ([`Producer::recent`]).
+//! - `INV-LINK-6` A consumer unmaps a segment only while it has nothing of it ([`Consumer::remove_segment`]). An honest
+//!   producer knows when that is: all that it gave has come back. Another one breaks its own link.
 
 use crate::mutate::{Mutation, left_out};
 use crate::ring::Block;
@@ -191,6 +193,14 @@ pub enum Broken {
         /// The credit of the link.
         entries: u32,
     },
+    /// It gave a segment back of which messages are out, or that is not there.
+    #[error("the peer gave back segment {segment}, of which {out} messages are out, or which is not there")]
+    SegmentInUse {
+        /// Segment.
+        segment: u16,
+        /// Messages that were not given back.
+        out: u32,
+    },
     /// A descriptor that names memory outside of what was mapped.
     #[error(
         "the peer's descriptor names segment {segment} slot {slot} offset {offset} length {length}, which is not there"
@@ -248,16 +258,31 @@ impl Producer {
         }
     }
 
-    /// Tells the link of a segment that the consumer has mapped; its number is the order of these calls.
-    pub fn add_segment(&mut self, slots: u32) -> u16 {
-        self.held.push(vec![0; slots as usize].into_boxed_slice());
-        u16::try_from(self.held.len() - 1).unwrap_or(u16::MAX)
+    /// Tells the link of a segment that the consumer has mapped under this number.
+    pub fn add_segment(&mut self, segment: u16, slots: u32) {
+        let at = usize::from(segment);
+        if self.held.len() <= at {
+            self.held.resize_with(at + 1, Box::default);
+        }
+        self.held[at] = vec![0; slots as usize].into_boxed_slice();
     }
 
-    /// How many segments were added.
+    /// Forgets a segment, so that its number can be used again.
+    ///
+    /// # Panics
+    /// When the link holds a slot of it: an error of this library, not of a peer.
+    pub fn remove_segment(&mut self, segment: u16) {
+        if let Some(held) = self.held.get_mut(usize::from(segment)) {
+            assert!(held.iter().all(|n| *n == 0), "a segment with slots on a link");
+            *held = Box::default();
+        }
+    }
+
+    /// Whether the consumer has mapped a segment: its slots may be pushed.
+    #[inline]
     #[must_use]
-    pub fn segments(&self) -> usize {
-        self.held.len()
+    pub fn is_mapped(&self, segment: u16) -> bool {
+        self.held.get(usize::from(segment)).is_some_and(|held| !held.is_empty())
     }
 
     /// Credits at hand: how many descriptors may be pushed now without taking returns.
@@ -480,6 +505,8 @@ fn write_inline(words: &[AtomicU64; DELIVERY_WORDS], bytes: &[u8]) {
 struct Geometry {
     slots: u32,
     stride: u64,
+    /// Descriptors that name it and were not given back (INV-LINK-6).
+    out: u32,
 }
 
 /// A descriptor that passed the checks, with its payload if that was inside.
@@ -602,7 +629,26 @@ impl Consumer {
         if self.segments.len() <= at {
             self.segments.resize(at + 1, None);
         }
-        self.segments[at] = Some(Geometry { slots, stride });
+        self.segments[at] = Some(Geometry { slots, stride, out: 0 });
+    }
+
+    /// The producer has given a segment back: it may be unmapped, and its number be used again. What names it from now on
+    /// fails the checks.
+    ///
+    /// # Errors
+    /// [`Broken::SegmentInUse`] when something of it was not given back (INV-LINK-6): the link is to be closed, and the segment
+    /// stays mapped until all of it came back.
+    pub fn remove_segment(&mut self, segment: u16) -> Result<(), Broken> {
+        let there = self.segments.get_mut(usize::from(segment));
+        match there.as_ref().and_then(|s| s.as_ref()).map(|s| s.out) {
+            Some(0) => {
+                if let Some(there) = there {
+                    *there = None;
+                }
+                Ok(())
+            }
+            out => Err(Broken::SegmentInUse { segment, out: out.unwrap_or(0) }),
+        }
     }
 
     /// The position of the next descriptor to read.
@@ -726,8 +772,8 @@ impl Consumer {
         self.owed += 1;
         let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED) {
             FLAG_INLINE => length as usize <= INLINE_BYTES,
-            0 => self.in_bounds(&descriptor),
-            FLAG_PACKED => self.in_bounds(&descriptor) && sound_pack(&descriptor),
+            0 => self.goes_out(&descriptor),
+            FLAG_PACKED => sound_pack(&descriptor) && self.goes_out(&descriptor),
             _ => false,
         };
         if sound { Ok(Some((descriptor, at))) } else { Err(Broken::of(&descriptor)) }
@@ -746,10 +792,13 @@ impl Consumer {
         }
     }
 
+    /// Checks that what a descriptor names is mapped, and counts it as out.
     #[inline(always)]
-    fn in_bounds(&self, d: &Descriptor) -> bool {
-        let geometry = self.segments.get(usize::from(d.segment)).copied().flatten();
-        geometry.is_some_and(|g| d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride)
+    fn goes_out(&mut self, d: &Descriptor) -> bool {
+        let Some(Some(g)) = self.segments.get_mut(usize::from(d.segment)) else { return false };
+        let there = d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride;
+        g.out += u32::from(there);
+        there
     }
 
     /// Gives a message back that came inside its descriptor and was counted. Never fails.
@@ -768,6 +817,9 @@ impl Consumer {
     pub fn release(&mut self, d: &Descriptor, fate: Fate) {
         let ordinary = fate == Fate::AsCounted;
         if d.flags & FLAG_INLINE == 0 {
+            if let Some(Some(segment)) = self.segments.get_mut(usize::from(d.segment)) {
+                segment.out = segment.out.saturating_sub(1);
+            }
             let word = u64::from(d.slot) | u64::from(d.segment) << 32 | RETURN_SLOT << 48 | (fate as u64) << 56;
             self.put(d.sequence as u32, word);
             self.owed = self.owed.saturating_sub(1);

@@ -6,17 +6,21 @@
 //! - `INV-SLAB-1` A slot is on the free list of its class exactly when its count of holds is 0.
 //! - `INV-SLAB-2` The application's buffer is one hold, and each time a link was given the slot is one more. The slot is
 //!   free again when the last of them ends.
+//! - `INV-SLAB-3` A segment is given back only while none of its slots has a hold. Its number is used again only when no link
+//!   still has an answer to give about it ([`Told::awaits`]), so that no answer is taken for another segment's.
 
 use crate::ShmError;
+use crate::link::Producer;
 use crate::segment::{Geometry, MAX_STRIDE, MIN_STRIDE, Segment};
 use crate::steps::{Step, reach};
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A slot of this owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotId {
-    /// The segment, in the order in which the owner added them.
+    /// The segment's number at its owner.
     pub segment: u16,
     /// The slot within it.
     pub slot: u32,
@@ -38,13 +42,25 @@ pub const MAX_SEGMENTS: usize = 4096;
 
 const CLASSES: usize = 20;
 
+/// How many classes larger a slot may be than a message needs without more ado: 16 times its size. A larger one would spend a
+/// link's share on next to nothing.
+const LARGER: usize = 4;
+
 /// The slots of one stream of a session.
 #[derive(Debug, Default)]
 pub struct Slab {
-    segments: Vec<Arc<Segment>>,
-    holds: Vec<Box<[u32]>>,
+    parts: Vec<Part>,
     free: [Vec<SlotId>; CLASSES],
-    in_use: u64,
+    bytes: u64,
+}
+
+/// One segment; or a number without one, whose segment was given back.
+#[derive(Debug, Default)]
+struct Part {
+    segment: Option<Arc<Segment>>,
+    holds: Box<[u32]>,
+    /// How many of its slots have holds.
+    used: u32,
 }
 
 // SAFETY: INV-SLAB-2; raw addresses are only handed out together with a hold.
@@ -76,38 +92,97 @@ pub fn geometry_for(len: u64, target: u64) -> Result<Geometry, ShmError> {
 }
 
 impl Slab {
-    /// Adds a segment; its number is the order of these calls.
+    /// Adds a segment and returns its number: one that was given back, if its owner says that it is `usable` again, or a new
+    /// one.
     ///
     /// # Errors
-    /// [`ShmError::Limit`] when there are [`MAX_SEGMENTS`] already.
-    pub fn add(&mut self, segment: Arc<Segment>) -> Result<u16, ShmError> {
-        if self.segments.len() >= MAX_SEGMENTS {
+    /// [`ShmError::Limit`] when there are [`MAX_SEGMENTS`] numbers already.
+    pub fn add(&mut self, segment: Arc<Segment>, usable: impl Fn(u16) -> bool) -> Result<u16, ShmError> {
+        let given_back = self.parts.iter().enumerate().filter(|(_, p)| p.segment.is_none());
+        let given_back = given_back.map(|(n, _)| n).find(|n| usable(u16::try_from(*n).unwrap_or(u16::MAX)));
+        let at = given_back.unwrap_or(self.parts.len());
+        if at >= MAX_SEGMENTS {
             return Err(ShmError::Limit {
                 what: "segments of a stream",
-                needs: self.segments.len() as u64 + 1,
+                needs: at as u64 + 1,
                 limit: MAX_SEGMENTS as u64,
             });
         }
-        let number = u16::try_from(self.segments.len()).unwrap_or(u16::MAX);
+        if at == self.parts.len() {
+            self.parts.push(Part::default());
+        }
+        let number = u16::try_from(at).unwrap_or(u16::MAX);
         let geometry = segment.geometry();
         let class = class_of(geometry.stride).unwrap_or(0);
-        self.holds.push(vec![0; geometry.slots as usize].into_boxed_slice());
         // The lowest slot ends on top of the stack, so that fresh memory is used in order.
         self.free[class].extend((0..geometry.slots).rev().map(|slot| SlotId { segment: number, slot }));
-        self.segments.push(segment);
+        self.bytes += segment.bytes();
+        let holds = vec![0; geometry.slots as usize].into_boxed_slice();
+        self.parts[at] = Part { segment: Some(segment), holds, used: 0 };
         Ok(number)
     }
 
-    /// The segments, in order.
+    /// The segments and their numbers.
+    pub fn segments(&self) -> impl Iterator<Item = (u16, &Arc<Segment>)> {
+        let numbered = self.parts.iter().enumerate();
+        numbered.filter_map(|(n, p)| Some((u16::try_from(n).ok()?, p.segment.as_ref()?)))
+    }
+
+    /// One segment.
+    #[inline]
     #[must_use]
-    pub fn segments(&self) -> &[Arc<Segment>] {
-        &self.segments
+    pub fn segment(&self, number: u16) -> Option<&Arc<Segment>> {
+        self.parts.get(usize::from(number)).and_then(|p| p.segment.as_ref())
+    }
+
+    /// The size of a segment's slots in bytes; 0 when there is none of that number.
+    #[inline]
+    #[must_use]
+    pub fn stride(&self, segment: u16) -> u64 {
+        self.segment(segment).map_or(0, |s| s.geometry().stride)
     }
 
     /// The bytes of all segments.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.segments.iter().map(|s| s.bytes()).sum()
+        self.bytes
+    }
+
+    /// Finds segments to give back, so that together they are of `bytes` bytes or more: the largest without holds first, of
+    /// those whose slots are of another size than a message of `len` bytes takes. Empty when they would not suffice.
+    #[must_use]
+    pub fn spare(&self, bytes: u64, len: u64) -> Vec<u16> {
+        let class = class_of(len);
+        let idle = |(_, p): &(usize, &Part)| p.used == 0;
+        let mut idle: Vec<(u64, u16)> = self
+            .parts
+            .iter()
+            .enumerate()
+            .filter(idle)
+            .filter_map(|(n, p)| Some((p.segment.as_ref()?, u16::try_from(n).ok()?)))
+            .filter(|(s, _)| class_of(s.geometry().stride) != class)
+            .map(|(s, n)| (s.bytes(), n))
+            .collect();
+        idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut found = 0;
+        let enough = idle.iter().position(|(bytes_of, _)| {
+            found += bytes_of;
+            found >= bytes
+        });
+        enough.map_or_else(Vec::new, |last| idle[..=last].iter().map(|(_, n)| *n).collect())
+    }
+
+    /// Gives a segment back, if none of its slots has a hold (INV-SLAB-3). Its memory goes when the last who maps it lets go:
+    /// drop what is returned where that may take time.
+    pub fn give_back(&mut self, number: u16) -> Option<Arc<Segment>> {
+        let part = self.parts.get_mut(usize::from(number)).filter(|p| p.used == 0)?;
+        let segment = part.segment.take()?;
+        part.holds = Box::default();
+        self.bytes -= segment.bytes();
+        let class = class_of(segment.geometry().stride).unwrap_or(0);
+        self.free[class].retain(|slot| slot.segment != number);
+        reach(Step::Shrink);
+        Some(segment)
     }
 
     /// Slots that are free for messages of `len` bytes without taking a larger class.
@@ -117,42 +192,62 @@ impl Slab {
         class_of(len).map_or(0, |class| self.free[class].len())
     }
 
-    /// Takes a slot for a message of `len` bytes, of the next larger class that has one if need be. Touches nothing shared.
+    /// Takes a slot for a message of `len` bytes, of the next larger class that has one if need be, but not of one that is very
+    /// much larger. Touches nothing shared.
     #[inline]
     pub fn take(&mut self, len: u64) -> Option<Taken> {
         let first = class_of(len)?;
-        let id = self.free[first].pop().or_else(|| self.free[first + 1..].iter_mut().find_map(Vec::pop))?;
+        let larger = first + 1..(first + 1 + LARGER).min(CLASSES);
+        let id = self.free[first].pop().or_else(|| self.free[larger].iter_mut().find_map(Vec::pop))?;
+        Some(self.taken(id))
+    }
+
+    /// As [`Self::take`], of whatever larger class: better than nothing.
+    #[cold]
+    pub fn take_any(&mut self, len: u64) -> Option<Taken> {
+        let first = class_of(len)?;
+        let id = self.free[first..].iter_mut().find_map(Vec::pop)?;
+        Some(self.taken(id))
+    }
+
+    #[inline]
+    fn taken(&mut self, id: SlotId) -> Taken {
         reach(Step::Alloc);
-        self.holds[usize::from(id.segment)][id.slot as usize] = 1;
-        self.in_use += 1;
-        let segment = &self.segments[usize::from(id.segment)];
+        let part = &mut self.parts[usize::from(id.segment)];
+        part.holds[id.slot as usize] = 1;
+        part.used += 1;
+        // A slot on a free list has a segment (INV-SLAB-3).
+        let segment = part.segment.as_ref().expect("a segment with free slots");
         let capacity = u32::try_from(segment.geometry().stride).unwrap_or(u32::MAX);
-        Some(Taken { id, base: segment.slot(id.slot), capacity })
+        Taken { id, base: segment.slot(id.slot), capacity }
     }
 
     /// One more hold on a slot that has some.
     #[inline]
     pub fn hold(&mut self, id: SlotId) {
-        self.holds[usize::from(id.segment)][id.slot as usize] += 1;
+        self.parts[usize::from(id.segment)].holds[id.slot as usize] += 1;
     }
 
     /// One hold less; the slot is free when it was the last. `false` when the slot does not exist or had none, which is an
     /// error of the caller.
     #[inline]
     pub fn unhold(&mut self, id: SlotId) -> bool {
-        let Some(count) = self.holds.get_mut(usize::from(id.segment)).and_then(|s| s.get_mut(id.slot as usize)) else {
-            return false;
-        };
-        if *count == 0 {
-            return false;
-        }
+        let Some(part) = self.parts.get_mut(usize::from(id.segment)) else { return false };
+        let Some(count) = part.holds.get_mut(id.slot as usize).filter(|count| **count > 0) else { return false };
         *count -= 1;
         if *count == 0 {
-            let stride = self.segments[usize::from(id.segment)].geometry().stride;
+            part.used -= 1;
+            let stride = part.segment.as_ref().map_or(0, |s| s.geometry().stride);
             self.free[class_of(stride).unwrap_or(0)].push(id);
-            self.in_use -= 1;
         }
         true
+    }
+
+    /// The segment of a slot with holds, if bytes `at` to `at + len` lie in the slot.
+    fn place(&self, id: SlotId, at: u32, len: u32) -> Option<&Segment> {
+        let segment = self.segment(id.segment)?;
+        let there = u64::from(at) + u64::from(len) <= segment.geometry().stride;
+        (there && id.slot < segment.geometry().slots && self.holds_on(id) > 0).then_some(&**segment)
     }
 
     /// `len` bytes of a slot from byte `at` on, to be written by this process. `None` if they are not there, or the slot is free.
@@ -161,26 +256,18 @@ impl Slab {
     /// no other thread.
     #[must_use]
     pub fn bytes_mut(&mut self, id: SlotId, at: u32, len: u32) -> Option<&mut [u8]> {
-        let segment = self.segments.get(usize::from(id.segment))?;
-        let there = u64::from(at) + u64::from(len) <= segment.geometry().stride;
-        if !there || id.slot >= segment.geometry().slots || self.holds_on(id) == 0 {
-            return None;
-        }
+        let segment = self.place(id, at, len)?;
         // SAFETY: INV-SEG-1; the place was checked to lie in its slot.
         let base = unsafe { segment.slot(id.slot).add(at as usize) };
-        // SAFETY: INV-SEG-2: only the owner writes, and `&mut self` is the owner's only way in; peers map it read-only. The
-        // segment lives as long as the slab.
+        // SAFETY: INV-SEG-2: only the owner writes, and `&mut self` is the owner's only way in; peers map it read-only. A
+        // segment with holds stays (INV-SLAB-3), and holds end by `&mut self` too.
         Some(unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len as usize) })
     }
 
     /// `len` bytes of a slot from byte `at` on, as this process wrote them. `None` if they are not there, or the slot is free.
     #[must_use]
     pub fn written(&self, id: SlotId, at: u32, len: u32) -> Option<&[u8]> {
-        let segment = self.segments.get(usize::from(id.segment))?;
-        let there = u64::from(at) + u64::from(len) <= segment.geometry().stride;
-        if !there || id.slot >= segment.geometry().slots || self.holds_on(id) == 0 {
-            return None;
-        }
+        let segment = self.place(id, at, len)?;
         // SAFETY: INV-SEG-1; the place was checked to lie in its slot.
         let base = unsafe { segment.slot(id.slot).add(at as usize) };
         // SAFETY: as in `bytes_mut`; `&self` keeps this process from writing meanwhile.
@@ -190,24 +277,25 @@ impl Slab {
     /// How many slots are not free.
     #[must_use]
     pub fn in_use(&self) -> u64 {
-        self.in_use
+        self.parts.iter().map(|p| u64::from(p.used)).sum()
     }
 
     /// The holds on one slot.
     #[must_use]
     pub fn holds_on(&self, id: SlotId) -> u32 {
-        self.holds.get(usize::from(id.segment)).and_then(|s| s.get(id.slot as usize)).copied().unwrap_or(0)
+        let part = self.parts.get(usize::from(id.segment));
+        part.and_then(|p| p.holds.get(id.slot as usize)).copied().unwrap_or(0)
     }
 
     /// Counts every slot once: where it is, and whether that agrees (INV-SLAB-1).
     #[must_use]
     pub fn audit(&self) -> Audit {
-        let mut audit = Audit { total: self.holds.iter().map(|s| s.len() as u64).sum(), ..Audit::default() };
-        let mut seen: Vec<Vec<u32>> = self.holds.iter().map(|s| vec![0; s.len()]).collect();
+        let mut audit = Audit { total: self.parts.iter().map(|p| p.holds.len() as u64).sum(), ..Audit::default() };
+        let mut seen: Vec<Vec<u32>> = self.parts.iter().map(|p| vec![0; p.holds.len()]).collect();
         for id in self.free.iter().flatten() {
             seen[usize::from(id.segment)][id.slot as usize] += 1;
         }
-        for (listed, holds) in seen.iter().flatten().zip(self.holds.iter().flat_map(|s| s.iter())) {
+        for (listed, holds) in seen.iter().flatten().zip(self.parts.iter().flat_map(|p| p.holds.iter())) {
             audit.free += u64::from(*listed > 0);
             audit.held += u64::from(*holds > 0);
             audit.lost += u64::from(*listed == 0 && *holds == 0);
@@ -233,4 +321,68 @@ pub struct Audit {
     pub doubly_owned: u64,
     /// All holds together.
     pub holds: u64,
+}
+
+/// What one link's consumer was told of the owner's segments, and what it has answered.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Told of and not answered yet, in the order of telling; `false`: given back meanwhile.
+    asked: VecDeque<(u16, bool)>,
+    /// Given back, and the consumer does not know yet.
+    gone: Vec<u16>,
+}
+
+/// What there is to tell a link's consumer: first of the segments that are gone, then of the new ones.
+#[derive(Debug, Default)]
+pub struct News {
+    /// To be unmapped.
+    pub gone: Vec<u16>,
+    /// To be mapped.
+    pub new: Vec<(u16, Arc<Segment>)>,
+}
+
+impl Told {
+    /// What the consumer does not know yet. It counts as told.
+    pub fn news(&mut self, slab: &Slab, producer: &Producer) -> News {
+        let gone = std::mem::take(&mut self.gone);
+        let known = |n: u16| producer.is_mapped(n) || self.asked.contains(&(n, true));
+        let new: Vec<_> = slab.segments().filter(|(n, _)| !known(*n)).map(|(n, s)| (n, s.clone())).collect();
+        self.asked.extend(new.iter().map(|(n, _)| (*n, true)));
+        News { gone, new }
+    }
+
+    /// The consumer has mapped a segment. They answer in the order in which they were told.
+    ///
+    /// # Errors
+    /// [`ShmError::Geometry`]: it was not asked for that one.
+    pub fn answered(&mut self, number: u32, slab: &Slab, producer: &mut Producer) -> Result<(), ShmError> {
+        let next = self.asked.front().copied().filter(|(n, _)| u32::from(*n) == number);
+        let (number, stays) = next.ok_or_else(|| ShmError::Geometry {
+            text: format!("segment {number} was mapped, which is not the next that was offered"),
+        })?;
+        self.asked.pop_front();
+        if let Some(segment) = slab.segment(number).filter(|_| stays) {
+            producer.add_segment(number, segment.geometry().slots);
+        }
+        Ok(())
+    }
+
+    /// The owner has given a segment back, of which this link holds nothing.
+    pub fn given_back(&mut self, number: u16, producer: &mut Producer) {
+        let asked = self.asked.iter_mut().find(|asked| **asked == (number, true));
+        let knew = asked.is_some() || producer.is_mapped(number);
+        if let Some(asked) = asked {
+            asked.1 = false;
+        }
+        producer.remove_segment(number);
+        if knew {
+            self.gone.push(number);
+        }
+    }
+
+    /// Whether an answer about a segment of this number is still to come.
+    #[must_use]
+    pub fn awaits(&self, number: u16) -> bool {
+        self.asked.iter().any(|(n, _)| *n == number)
+    }
 }

@@ -27,6 +27,8 @@ pub enum Step {
     Drain,
     /// A new segment is made and not yet shared.
     Grow,
+    /// A segment was given back and those who map it do not know yet.
+    Shrink,
     /// Memory is mapped and not yet sealed.
     Seal,
     /// A link was offered.
@@ -61,6 +63,7 @@ impl Step {
         Self::Return,
         Self::Drain,
         Self::Grow,
+        Self::Shrink,
         Self::Seal,
         Self::Attach,
         Self::Accept,
@@ -86,6 +89,7 @@ impl Step {
             Self::Return => "return",
             Self::Drain => "drain",
             Self::Grow => "grow",
+            Self::Shrink => "shrink",
             Self::Seal => "seal",
             Self::Attach => "attach",
             Self::Accept => "accept",

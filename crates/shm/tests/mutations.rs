@@ -12,7 +12,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn taken(mutation: Option<Mutation>, lie: Descriptor) -> u32 {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (mut producer, mut consumer) = pair_on_heap(8);
-    producer.add_segment(4);
+    producer.add_segment(0, 4);
     consumer.add_segment(0, 64, 256);
     producer.push(&Descriptor { sequence: 1, slot: 2, length: 1, ..Descriptor::default() }, &[]);
     producer.push(&Descriptor { sequence: 2, ..Descriptor::default() }, b"x");

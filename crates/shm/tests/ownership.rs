@@ -30,8 +30,10 @@ fn link() -> Link {
     );
     let mut consumer =
         Consumer::new(Block::open(returns.clone(), ENTRIES).unwrap(), Block::open(delivery.clone(), ENTRIES).unwrap());
-    producer.add_segment(SLOTS);
-    consumer.add_segment(0, SLOTS, 256);
+    for segment in 0..2 {
+        producer.add_segment(segment, SLOTS);
+        consumer.add_segment(segment, SLOTS, 256);
+    }
     Link { producer, consumer, returns, delivery }
 }
 
@@ -55,7 +57,9 @@ fn forge(l: &Link, position: u64, low: u32, segment: u16, kind: u8, fate: u8) {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Push(usize),
+    Push(usize, u16),
+    /// The second segment goes, if nothing of it is out, or comes back.
+    Swap,
     Inline,
     /// With a deadline: not as most small messages are.
     Unusual,
@@ -74,7 +78,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        4 => (0..SLOTS as usize).prop_map(Op::Push),
+        4 => (0..SLOTS as usize, 0..2u16).prop_map(|(slot, segment)| Op::Push(slot, segment)),
+        1 => Just(Op::Swap),
         3 => Just(Op::Inline),
         1 => Just(Op::Unusual),
         4 => Just(Op::Poll),
@@ -86,13 +91,16 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// A segment and a slot of it.
+type Place = (u16, u32);
+
 /// What is true of a link, kept in the plainest way.
 #[derive(Default)]
 struct Oracle {
     /// Number, slot, and whether it has a deadline.
-    sent: VecDeque<(u64, Option<u32>, bool)>,
+    sent: VecDeque<(u64, Option<Place>, bool)>,
     taken: Vec<Delivery>,
-    held: BTreeMap<u32, u64>,
+    held: BTreeMap<Place, u64>,
     inline_out: u64,
     forged: bool,
 }
@@ -105,12 +113,27 @@ fn run(ops: &[Op]) {
     let mut returned = 0u64;
     for op in ops {
         match op {
-            Op::Push(slot) if l.producer.credit() > 0 => {
+            Op::Push(slot, segment) if l.producer.credit() > 0 && l.producer.is_mapped(*segment) => {
                 sequence += 1;
-                let d = Descriptor { sequence, slot: *slot as u32, length: 100, ..Descriptor::default() };
+                let (slot, segment) = (*slot as u32, *segment);
+                let d = Descriptor { sequence, slot, segment, length: 100, ..Descriptor::default() };
                 l.producer.push(&d, &[]);
-                o.sent.push_back((sequence, Some(*slot as u32), false));
-                *o.held.entry(*slot as u32).or_default() += 1;
+                o.sent.push_back((sequence, Some((segment, slot)), false));
+                *o.held.entry((segment, slot)).or_default() += 1;
+            }
+            Op::Swap if !l.producer.is_mapped(1) => {
+                l.producer.add_segment(1, SLOTS);
+                l.consumer.add_segment(1, SLOTS, 256);
+            }
+            Op::Swap => {
+                let out = o.taken.iter().filter(|d| !d.is_inline() && d.descriptor.segment == 1).count() as u32;
+                if o.held.iter().all(|((segment, _), n)| *segment == 0 || *n == 0) {
+                    l.producer.remove_segment(1);
+                    assert_eq!(l.consumer.remove_segment(1), Ok(()), "all of it came back");
+                } else if out > 0 {
+                    // Only who lies removes it now.
+                    assert_eq!(l.consumer.remove_segment(1), Err(Broken::SegmentInUse { segment: 1, out }));
+                }
             }
             Op::Inline if l.producer.credit() > 0 => {
                 sequence += 1;
@@ -144,7 +167,7 @@ fn run(ops: &[Op]) {
             Op::Poll => match (l.consumer.poll().unwrap(), o.sent.pop_front()) {
                 (Some(d), Some((sequence, slot, _))) => {
                     assert_eq!(d.descriptor.sequence, sequence);
-                    assert_eq!((!d.is_inline()).then_some(d.descriptor.slot), slot);
+                    assert_eq!((!d.is_inline()).then_some((d.descriptor.segment, d.descriptor.slot)), slot);
                     if slot.is_none() {
                         assert_eq!(d.inline_bytes(), sequence.to_le_bytes());
                     }
@@ -165,8 +188,8 @@ fn run(ops: &[Op]) {
             Op::Reclaim => {
                 let mut bad = None;
                 let result = l.producer.reclaim(|r| match r {
-                    Returned::Slot { slot, .. } => {
-                        let held = o.held.get_mut(&slot).filter(|n| **n > 0);
+                    Returned::Slot { slot, segment, .. } => {
+                        let held = o.held.get_mut(&(segment, slot)).filter(|n| **n > 0);
                         held.map_or_else(|| bad = Some(r), |n| *n -= 1);
                         returned += 1;
                     }
@@ -195,8 +218,8 @@ fn run(ops: &[Op]) {
                 forge(&l, position, *low, *segment, *kind, *fate);
                 o.forged = true;
                 let _ = l.producer.reclaim(|r| {
-                    if let Returned::Slot { slot, .. } = r {
-                        let held = o.held.entry(slot).or_default();
+                    if let Returned::Slot { slot, segment, .. } = r {
+                        let held = o.held.entry((segment, slot)).or_default();
                         assert!(*held > 0, "slot {slot} came back more often than it was given");
                         *held -= 1;
                     } else if let Returned::Credit { count, .. } = r {
@@ -210,8 +233,8 @@ fn run(ops: &[Op]) {
             _ => {}
         }
     }
-    let mut left: BTreeMap<u32, u64> = BTreeMap::new();
-    l.producer.dissolve(|_, slot| *left.entry(slot).or_default() += 1);
+    let mut left: BTreeMap<Place, u64> = BTreeMap::new();
+    l.producer.dissolve(|segment, slot| *left.entry((segment, slot)).or_default() += 1);
     o.held.retain(|_, n| *n > 0);
     assert_eq!(left, o.held, "what a link holds at its end is what it was given and has not returned");
 }
@@ -269,7 +292,7 @@ proptest! {
             Ok(Some(d)) if d.is_inline() => assert!(d.inline_bytes().len() <= 64),
             Ok(Some(d)) => {
                 let d = d.descriptor;
-                assert!(d.segment == 0 && d.slot < SLOTS && u64::from(d.offset) + u64::from(d.length) <= 256);
+                assert!(d.segment < 2 && d.slot < SLOTS && u64::from(d.offset) + u64::from(d.length) <= 256);
             }
             Ok(None) => panic!("a published entry was passed over"),
             Err(Broken::BadDescriptor { .. }) => {}
@@ -290,8 +313,8 @@ fn a_slot_that_does_not_exist_is_refused() {
     forge(&l, 0, SLOTS, 0, 1, 0);
     assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::ForeignSlot { segment: 0, slot: SLOTS }));
     let mut l = given(3);
-    forge(&l, 0, 3, 1, 1, 0);
-    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::ForeignSlot { segment: 1, slot: 3 }));
+    forge(&l, 0, 3, 2, 1, 0);
+    assert_eq!(l.producer.reclaim(|_| ()), Err(Broken::ForeignSlot { segment: 2, slot: 3 }));
 }
 
 #[test]

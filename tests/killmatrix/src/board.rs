@@ -49,6 +49,8 @@ pub enum Command {
     Reopen = 2,
     /// Begin measuring pauses anew.
     Measure = 3,
+    /// A source: emit one message for which segments of small slots have to be given back.
+    Reshape = 4,
 }
 
 impl Command {
@@ -59,6 +61,7 @@ impl Command {
             1 => Self::Pause,
             2 => Self::Reopen,
             3 => Self::Measure,
+            4 => Self::Reshape,
             _ => Self::Run,
         }
     }

@@ -33,6 +33,8 @@ pub enum Trigger {
     Load,
     /// The sink closes and opens again.
     Reopen,
+    /// The source emits a message for which it gives segments back.
+    Reshape,
     /// The runtime is restarted.
     Restart,
     /// One more sink joins.
@@ -50,7 +52,7 @@ pub const RELIABLE_TABLE: &[Row] = &[("sleep", Party::Source, 1, Trigger::Choke)
 pub type Row = (&'static str, Party, u32, Trigger);
 
 /// Every step of `insane_shm::steps::Step` at every party that can execute it. What is not here cannot be: only a producer
-/// takes, fills, publishes, wakes, drains, grows and offers (here the source's process), only a consumer pops, holds, returns,
+/// takes, fills, publishes, wakes, drains, grows, shrinks and offers (here the source's process), only a consumer pops, holds, returns,
 /// sleeps on a best-effort stream, accepts, opens flows and detaches (the sink's), and only the runtime welcomes, matches and
 /// forgets. The runtime of one host owns no memory, so it seals none, and it reconnects to nobody.
 ///
@@ -65,6 +67,7 @@ pub const TABLE: &[Row] = &[
     ("wake", Party::Source, 400, Trigger::Load),
     ("drain", Party::Source, 400, Trigger::Load),
     ("grow", Party::Source, 2, Trigger::Load),
+    ("shrink", Party::Source, 1, Trigger::Reshape),
     ("seal", Party::Source, 4, Trigger::Load),
     ("attach", Party::Source, 2, Trigger::Load),
     ("reconnect", Party::Source, 2, Trigger::Restart),

@@ -101,6 +101,12 @@ impl Watchdog {
     }
 }
 
+/// What message `n` of a test says, in `len` bytes: another message, or one of another length, says something else.
+#[must_use]
+pub fn payload(n: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (n as usize * 7 + i * 31 + len) as u8).collect()
+}
+
 /// Sums of the counts of one source's flows at both ends, for the accounting law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {

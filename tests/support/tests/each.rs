@@ -2,14 +2,10 @@
 
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, Wait};
 use insane_shm::counters::Count;
-use insane_tests_host::{Host, Watchdog, reconcile};
+use insane_tests_host::{Host, Watchdog, payload, reconcile};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn payload(n: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (n as usize * 7 + i * 31 + len) as u8).collect()
-}
 
 /// Mostly small ones in runs, which are packed; now and then a large one between them.
 fn length(n: u64) -> usize {

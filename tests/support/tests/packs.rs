@@ -2,16 +2,12 @@
 
 use insane::{Code, Outcome, Qos, Session, Sink, SinkId, SinkOptions, Source, Token, Wait};
 use insane_shm::counters::Count;
-use insane_tests_host::{Host, Watchdog};
+use insane_tests_host::{Host, Watchdog, payload};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A payload by which a message is known.
-fn payload(n: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (n as usize * 7 + i * 31 + len) as u8).collect()
-}
-
 /// Small ones, some that are none, some that go into slots of their own.
 fn length(n: u64) -> usize {
     match n % 41 {

@@ -215,7 +215,8 @@ impl Domain {
                 Ok(())
             }
             // Said by a newer version: passed over.
-            Some(Body::SegmentRefuse(_) | Body::SegmentRemove(_)) | None => Ok(()),
+            Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
+            Some(Body::SegmentRefuse(_)) | None => Ok(()),
         }
     }
 
@@ -296,6 +297,17 @@ impl Domain {
         intake.segments[slot] = Some(view);
         intake.consumer.add_segment(number, geometry.slots, geometry.stride);
         pair.send(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
+        Ok(())
+    }
+
+    /// The session has given a segment back.
+    fn segment_removed(&mut self, at: usize, link: u32, segment: u32) -> Result<(), Refusal> {
+        let intake = self.intake_of(at, link)?;
+        let Some(intake) = self.intakes[intake].as_mut() else { return Ok(()) };
+        let number = u16::try_from(segment).map_err(|_| format!("segment number {segment}"))?;
+        intake.consumer.remove_segment(number).map_err(|e| e.to_string())?;
+        let view = intake.segments.get_mut(usize::from(number)).and_then(Option::take);
+        intake.mapped -= view.map_or(0, |v| v.bytes());
         Ok(())
     }
 
@@ -390,20 +402,23 @@ impl Domain {
 
     /// Tells a link of the segments that it does not know.
     pub(crate) fn send_segments(&mut self, outlet: usize) {
-        let Some(outlet) = self.outlets[outlet].as_mut().filter(|o| o.producer.is_some()) else { return };
+        let Some(outlet) = self.outlets[outlet].as_mut() else { return };
+        let Some(producer) = &outlet.producer else { return };
         let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
-        let first = outlet.segments_sent;
-        for (i, segment) in self.slab.segments()[first..].iter().enumerate() {
+        let news = outlet.told.news(&self.slab, producer);
+        for number in news.gone {
+            pair.send(outlet.number, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);
+        }
+        for (number, segment) in &news.new {
             let geometry = segment.geometry();
             let add = peer::SegmentAdd {
-                segment: u32::try_from(first + i).unwrap_or(u32::MAX),
+                segment: u32::from(*number),
                 stride: geometry.stride,
                 slots: geometry.slots,
                 headroom: 0,
                 bytes: segment.bytes(),
             };
             pair.send(outlet.number, Body::SegmentAdd(add), &[segment.fd()]);
-            outlet.segments_sent += 1;
         }
     }
 
@@ -423,18 +438,10 @@ impl Domain {
 
     fn segment_acked(&mut self, at: usize, link: u32, segment: u32) -> Result<(), Refusal> {
         let outlet = self.outlet_of(at, link)?;
-        let slots = self.slab.segments().get(segment as usize).map(|s| s.geometry().slots);
         let outlet = self.outlets[outlet].as_mut();
-        let (Some(slots), Some((sent, producer))) =
-            (slots, outlet.and_then(|o| Some((o.segments_sent, o.producer.as_mut()?))))
-        else {
-            return Err("a segment that was not offered".into());
-        };
-        if producer.segments() != segment as usize || segment as usize >= sent {
-            return Err("segments acknowledged out of order".into());
-        }
-        producer.add_segment(slots);
-        Ok(())
+        let ends = outlet.and_then(|o| Some((&mut o.told, o.producer.as_mut()?)));
+        let (told, producer) = ends.ok_or("a segment that was not offered")?;
+        told.answered(segment, &self.slab, producer).map_err(memory_error)
     }
 
     fn flow_opened(&mut self, at: usize, link: u32, flow: &peer::FlowOpened) -> Result<(), Refusal> {

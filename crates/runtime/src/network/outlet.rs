@@ -5,7 +5,7 @@ use insane_shm::counters::{Count, Counters};
 use insane_shm::link::{Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned};
 use insane_shm::memory::SharedMemory;
 use insane_shm::segment::Segment;
-use insane_shm::slab::{Slab, SlotId, geometry_for, stride_for};
+use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
 use insane_shm::wait::WakeNeed;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
@@ -32,7 +32,8 @@ pub(crate) struct Outlet {
     /// The session's counts, read-only.
     pub(crate) counters: Option<Counters>,
     pub(crate) doorbell: Option<OwnedFd>,
-    pub(crate) segments_sent: usize,
+    /// What its session knows of the segments.
+    pub(crate) told: Told,
     /// Flows to be opened once it is accepted.
     pub(crate) waiting: Vec<(usize, SinkId, u64)>,
     pub(crate) asked: HashSet<(u32, SinkId)>,
@@ -131,7 +132,7 @@ impl Outlet {
             producer: None,
             counters: None,
             doorbell: None,
-            segments_sent: 0,
+            told: Told::default(),
             waiting: Vec::new(),
             asked: HashSet::new(),
             held: 0,
@@ -167,7 +168,7 @@ impl Outlet {
         let (Some(producer), held) = (self.producer.as_mut(), &mut self.held) else { return 0 };
         let result = producer.reclaim(|returned| {
             if let Returned::Slot { segment, slot, .. } = returned {
-                *held = held.saturating_sub(stride_of(slab, segment));
+                *held = held.saturating_sub(slab.stride(segment));
                 slab.unhold(SlotId { segment, slot });
             }
         });
@@ -182,7 +183,7 @@ impl Outlet {
 
     /// Puts a message on the link. `false`: there is no room now, or its segment is not mapped yet.
     fn push(&mut self, d: &Descriptor, inline: &[u8], slot: Option<SlotId>, cap: u64, slab: &mut Slab) -> Pushed {
-        let bytes = slot.map_or(0, |s| stride_of(slab, s.segment));
+        let bytes = slot.map_or(0, |s| slab.stride(s.segment));
         let fits = |l: &Self| {
             l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
         };
@@ -191,7 +192,7 @@ impl Outlet {
         }
         let room = fits(self) && self.broken.is_none();
         let Some(producer) = self.producer.as_mut().filter(|_| room) else { return Pushed::NoRoom };
-        if slot.is_some_and(|s| usize::from(s.segment) >= producer.segments()) {
+        if slot.is_some_and(|s| !producer.is_mapped(s.segment)) {
             return Pushed::NotMapped;
         }
         if let Some(slot) = slot {
@@ -209,10 +210,6 @@ enum Pushed {
     Done,
     NoRoom,
     NotMapped,
-}
-
-fn stride_of(slab: &Slab, segment: u16) -> u64 {
-    slab.segments().get(usize::from(segment)).map_or(0, |s| s.geometry().stride)
 }
 
 impl Remote {
@@ -344,18 +341,40 @@ impl Domain {
         if self.slab.available(len) == 0 {
             self.grow(len);
         }
-        self.slab.take(len).map(|taken| taken.id)
+        // Better too large a slot than none.
+        self.slab.take_any(len).map(|taken| taken.id)
     }
 
-    /// Adds a segment within the limit.
+    fn give_back(&mut self, number: u16) {
+        if self.slab.give_back(number).is_some() {
+            for outlet in self.outlets.iter_mut().flatten() {
+                if let Some(producer) = &mut outlet.producer {
+                    outlet.told.given_back(number, producer);
+                }
+            }
+        }
+    }
+
+    /// Adds a segment within the limit, for which segments without holds are given back if need be.
     fn grow(&mut self, len: u64) {
-        let left = self.memory_limit.saturating_sub(self.slab.bytes());
-        let Some(stride) = stride_for(len).filter(|stride| *stride <= left) else { return };
+        let Some(stride) = stride_for(len) else { return };
+        let mut left = self.memory_limit.saturating_sub(self.slab.bytes());
+        if left < stride {
+            for number in self.slab.spare(stride - left, len) {
+                self.give_back(number);
+            }
+            left = self.memory_limit.saturating_sub(self.slab.bytes());
+        }
+        if left < stride {
+            return;
+        }
         let target = SEGMENT_BYTES.max(stride).min(left);
         let Ok(geometry) = geometry_for(len, target) else { return };
         let huge = self.huge_pages && geometry.bytes() >= insane_shm::memory::HUGE_PAGE as u64;
         let segment = Segment::create(geometry, huge).or_else(|_| Segment::create(geometry, false));
-        match segment.and_then(|s| self.slab.add(Arc::new(s))) {
+        let outlets = &self.outlets;
+        let usable = |n| !outlets.iter().flatten().any(|o| o.told.awaits(n));
+        match segment.and_then(|s| self.slab.add(Arc::new(s), usable)) {
             Ok(_) => (0..self.outlets.len()).for_each(|at| self.send_segments(at)),
             Err(e) => tracing::warn!(domain = self.name, error = %e, "no memory for what arrives"),
         }

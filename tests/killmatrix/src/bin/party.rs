@@ -3,6 +3,7 @@
 
 use insane::{Code, Qos, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use insane_tests_killmatrix::board::{Board, Command, Word};
+use insane_tests_killmatrix::cell::LARGE;
 use insane_tests_killmatrix::law::PACKED;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,15 +99,21 @@ fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
-        board.set(Word::Done, command);
+        let mut large = Command::of(command) == Command::Reshape && board.get(Word::Done) != command;
+        if !large {
+            board.set(Word::Done, command);
+        }
         board.set(Word::Sinks, source.sinks() as u64);
         for _ in 0..10 {
-            let payload = vec![n as u8; length(n)];
+            let payload = vec![n as u8; if large { LARGE } else { length(n) }];
             // A small one waits for the next that is none.
             let waits = payload.len() == 40;
             match if waits { source.send_more(&payload) } else { source.send(&payload) } {
                 Ok(_) => {
                     n += 1;
+                    if std::mem::take(&mut large) {
+                        board.set(Word::Done, command);
+                    }
                     if !waits {
                         board.set(Word::Count, n);
                     }
@@ -157,8 +164,10 @@ fn consume(stream: &Stream, channel: &str, board: &Board) -> ! {
                 seen += 1;
                 board.set(Word::Count, seen);
                 let bytes = message.to_vec();
-                let first = bytes.first().copied().unwrap_or_default();
-                if ![40, 300, 5000].contains(&bytes.len()) || bytes.iter().any(|b| *b != first) {
+                let length = bytes.len();
+                // All bytes are the same: those from the second on are those before the last.
+                let same = bytes.get(1..).is_some_and(|rest| rest == &bytes[..length - 1]);
+                if ![40, 300, 5000, LARGE].contains(&length) || !same {
                     wrong += 1;
                     board.set(Word::Wrong, wrong);
                 }

@@ -1,0 +1,152 @@
+//! A source that takes segments away which its sink still reads, or speaks of those that it took away.
+
+use insane::{Event, Qos, Session, Sink};
+use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
+use insane_shm::memory::{SharedMemory, map_peer};
+use insane_shm::ring::LAYOUT;
+use insane_shm::segment::{Geometry, Segment};
+use insane_tests_host::{Host, Watchdog};
+use insane_tests_hostile::{Raw, next, say};
+use insane_wire::peer::{self, ToPeer, to_peer::Body};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const SAID: &[u8] = b"what a slot holds that is about to be taken away";
+
+/// A raw source with one segment of four slots that its sink has mapped, and a flow to the sink.
+struct Liar {
+    _raw: Raw,
+    socket: OwnedFd,
+    segment: Segment,
+    producer: Producer,
+}
+
+fn answer(socket: &OwnedFd, wanted: impl Fn(&Body) -> bool) -> (Body, Vec<OwnedFd>) {
+    loop {
+        let (message, fds) = next::<ToPeer>(socket.as_fd(), LIMIT).expect("the sink's session answers");
+        if let Some(body) = message.body.filter(&wanted) {
+            return (body, fds);
+        }
+    }
+}
+
+impl Liar {
+    fn join(host: &Host, channel: &str) -> Self {
+        let mut raw = Raw::open(&host.socket()).unwrap();
+        let epoch = raw.endpoint(channel, true).unwrap();
+        let (pairs, sinks) = raw.pairs(Duration::from_millis(300));
+        let (socket, sink) = (pairs.into_iter().next().unwrap(), sinks[0].clone());
+        let bytes = DeliveryBlock::bytes(raw.entries).unwrap();
+        let memory = Arc::new(SharedMemory::create("d", bytes, false, true).unwrap());
+        let own = DeliveryBlock::create(memory.clone(), raw.entries).unwrap();
+        let (stream, entries) = (raw.stream().to_owned(), raw.entries);
+        let offer = peer::LinkOffer { stream, entries, reliable: false, layout: LAYOUT };
+        say(&socket, 1, Body::LinkOffer(offer), &[memory.fd()]).unwrap();
+        let (_, fds) = answer(&socket, |b| matches!(b, Body::LinkAccept(_)));
+        let returns = Arc::new(map_peer(fds[0].as_fd(), 0, u64::MAX).unwrap());
+        let producer = Producer::new(own, ReturnBlock::open(returns, entries).unwrap());
+        let segment = Segment::create(Geometry::checked(4096, 4).unwrap(), false).unwrap();
+        let mut this = Self { _raw: raw, socket, segment, producer };
+        this.add();
+        let open = peer::FlowOpen { source: 0, epoch, sink, channel: 0 };
+        say(&this.socket, 1, Body::FlowOpen(open), &[]).unwrap();
+        answer(&this.socket, |b| matches!(b, Body::FlowOpened(_)));
+        this
+    }
+
+    fn add(&mut self) {
+        let bytes = self.segment.bytes();
+        let add = peer::SegmentAdd { segment: 0, stride: 4096, slots: 4, headroom: 0, bytes };
+        say(&self.socket, 1, Body::SegmentAdd(add), &[self.segment.fd()]).unwrap();
+        answer(&self.socket, |b| matches!(b, Body::SegmentAck(_)));
+        self.producer.add_segment(0, 4);
+    }
+
+    fn take_away(&self, segment: u32) {
+        say(&self.socket, 1, Body::SegmentRemove(peer::SegmentRef { segment }), &[]).unwrap();
+    }
+
+    fn send(&mut self, sequence: u64, slot: u32) {
+        let to = self.segment.slot(slot);
+        // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(SAID.as_ptr(), to.as_ptr(), SAID.len()) };
+        let length = u32::try_from(SAID.len()).unwrap();
+        self.producer.push(&Descriptor { sequence, slot, length, count: 1, ..Descriptor::default() }, &[]);
+        self.producer.wake();
+    }
+}
+
+fn broken(session: &Session) -> String {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match session.next_event() {
+            Some(Event::PeerBroken { text, .. }) => return text,
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(Instant::now() < end, "the sink's session is told nothing");
+    }
+}
+
+fn sink(host: &Host, channel: &str) -> (Session, Sink) {
+    let session = host.session("sink");
+    let sink = session.stream(Qos::default()).unwrap().sink(channel).unwrap();
+    (session, sink)
+}
+
+/// An honest source on the same channel is heard after all that.
+fn others_go_on(host: &Host, channel: &str, sink: &Sink) {
+    let session = host.session("honest");
+    let source = session.stream(Qos::default()).unwrap().source(channel).unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(&[7; 1000]).unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [7; 1000]);
+}
+
+#[test]
+fn a_segment_that_is_read_cannot_be_taken_away() {
+    let _watchdog = Watchdog::start("withdraw", LIMIT);
+    let host = Host::start();
+    let (session, sink) = sink(&host, "read");
+    let mut liar = Liar::join(&host, "read");
+    liar.send(1, 2);
+    let held = sink.consume_timeout(LIMIT).unwrap();
+    liar.take_away(0);
+    let text = broken(&session);
+    assert!(text.contains("segment 0") && text.contains("1 messages are out"), "{text}");
+    drop(liar);
+    // It stays mapped as long as the application reads it, whatever its owner does.
+    assert_eq!(held.to_vec(), SAID);
+    drop(held);
+    assert!(sink.try_consume().unwrap().is_none());
+    others_go_on(&host, "read", &sink);
+}
+
+#[test]
+fn what_was_taken_away_is_not_spoken_of() {
+    let _watchdog = Watchdog::start("spoken of", LIMIT);
+    let host = Host::start();
+    for (round, named) in [(0, "slot 1"), (1, "not there")] {
+        let channel = format!("spoken{round}");
+        let (session, sink) = sink(&host, &channel);
+        let mut liar = Liar::join(&host, &channel);
+        // Nothing of it is out: it may go, come again and be used.
+        liar.take_away(0);
+        liar.add();
+        liar.send(1, 3);
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), SAID);
+        liar.take_away(0);
+        if round == 0 {
+            std::thread::sleep(Duration::from_millis(50));
+            liar.send(2, 1);
+            let _ = sink.consume_timeout(Duration::from_millis(200));
+        } else {
+            liar.take_away(0);
+        }
+        let text = broken(&session);
+        assert!(text.contains(named), "{text}");
+        others_go_on(&host, &channel, &sink);
+    }
+}

@@ -1,0 +1,136 @@
+//! Memory that messages of one size no longer need serves messages of another size.
+
+use insane::{Code, Qos, Reliability, SinkOptions, Source, SourceOptions};
+use insane_tests_host::{Host, Watchdog, payload, reconcile};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a stream may have: half of what its session may.
+const SHARE: usize = 16 << 20;
+
+/// Needs half of the share, in one slot, so that segments of small slots have to go.
+const LARGE: usize = 8 << 20;
+
+const SMALL: usize = 300;
+
+fn host() -> Host {
+    Host::with(|config| config.quota.memory_mib_per_session = ((2 * SHARE) >> 20) as u64)
+}
+
+/// How many segments this process maps, as owner and as peer together, and of how many bytes.
+fn mapped() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let sizes = maps.lines().filter(|line| line.contains("insane-segment")).map(|line| {
+        let (from, to) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).unwrap();
+        usize::from_str_radix(to, 16).unwrap() - usize::from_str_radix(from, 16).unwrap()
+    });
+    let sizes: Vec<usize> = sizes.collect();
+    (sizes.len(), sizes.iter().sum())
+}
+
+/// Tests of one process count its mappings: one at a time.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Fills the stream's share with small slots: borrows until there is no more, and gives all of it back.
+fn fill(source: &Source) {
+    let mut buffers = Vec::new();
+    let why = loop {
+        match source.buffer(SMALL) {
+            Ok(buffer) => buffers.push(buffer),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(why.code(), Code::NoBuffer, "{why}");
+    assert!(why.to_string().contains("in use"), "{why}");
+    assert!(buffers.len() * 512 >= SHARE - LARGE, "{} buffers", buffers.len());
+}
+
+#[test]
+fn a_share_full_of_small_slots_has_room_for_large_messages() {
+    let _alone = alone();
+    for reliability in [Reliability::BestEffort, Reliability::Reliable] {
+        let _watchdog = Watchdog::start("segments", LIMIT);
+        let host = host();
+        let (a, b) = (host.session("source"), host.session("sink"));
+        let mut qos = Qos::default();
+        qos.set_reliability(reliability);
+        let sink = b.stream(qos).unwrap().sink("reshaped").unwrap();
+        // A reliable source waits so long for slots before it says that there are none.
+        let options = SourceOptions { deadline: Duration::from_millis(20), ..SourceOptions::default() };
+        let source = a.stream(qos).unwrap().source_with("reshaped", options).unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        fill(&source);
+        // Again and again: numbers are used anew, nothing piles up.
+        for n in 1..=40u64 {
+            let len = if n % 2 == 1 { LARGE - n as usize } else { SMALL };
+            source.send(&payload(n, len)).unwrap();
+            let message = sink.consume_timeout(LIMIT).unwrap();
+            assert_eq!((message.sequence(), message.len()), (n, len));
+            assert!(message.to_vec() == payload(n, len), "message {n}");
+            drop(message);
+            fill(&source);
+            let (count, bytes) = mapped();
+            assert!(bytes <= 2 * SHARE, "{count} segments of {bytes} bytes, at both ends");
+        }
+        reconcile([&a, &b], 40, 40);
+    }
+}
+
+#[test]
+fn what_a_sink_holds_stays_readable() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("held", LIMIT);
+    let host = host();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("held").unwrap();
+    let options = SourceOptions { message_bytes: SMALL, ..SourceOptions::default() };
+    let source = a.stream(Qos::default()).unwrap().source_with("held", options).unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(&payload(1, SMALL)).unwrap();
+    let held = sink.consume_timeout(LIMIT).unwrap();
+    for n in 2..=9u64 {
+        fill(&source);
+        let len = if n % 2 == 0 { LARGE / 2 - 1 } else { 5000 };
+        source.send(&payload(n, len)).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap();
+        assert!(message.to_vec() == payload(n, len), "message {n}");
+        assert_eq!(held.to_vec(), payload(1, SMALL), "the first one, after message {n}");
+    }
+    drop(held);
+    reconcile([&a, &b], 9, 9);
+}
+
+#[test]
+fn what_is_in_use_is_not_taken() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("in use", LIMIT);
+    let host = host();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink_with("used", SinkOptions::default()).unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("used").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let mut buffers = Vec::new();
+    while let Ok(buffer) = source.buffer(SMALL) {
+        buffers.push(buffer);
+    }
+    // One buffer of every segment is kept.
+    let per_segment = (2 << 20) / 512;
+    let mut n = 0;
+    buffers.retain(|_| {
+        n += 1;
+        n % per_segment == 1
+    });
+    let why = source.send(&payload(1, LARGE)).unwrap_err();
+    assert_eq!(why.code(), Code::NoBuffer, "{why}");
+    let emitted = source.send(&payload(1, SMALL)).unwrap();
+    assert_eq!(source.outcome(emitted).unwrap().intended, 1);
+    drop(buffers);
+    source.send(&payload(2, LARGE - 1)).unwrap();
+    drop((source, sink));
+    reconcile([&a, &b], 2, 0);
+}
