@@ -83,12 +83,14 @@ def package(entry: dict[str, Any]) -> Package:
     )
 
 
-def build(*, release: bool = False) -> list[Binary]:
-    """Builds libraries, programs, examples and tests of the whole workspace; returns the test binaries in run order.
+def build(packages: Iterable[str] = (), *, release: bool = False) -> list[Binary]:
+    """Builds libraries, programs, examples and tests of some packages, or of the whole workspace; returns the test binaries
+    in run order.
 
     Everything in one go, so that all of it sees the same set of features and system tests find the programs built.
     """
-    command = ["cargo", "build", "--workspace", "--lib", "--bins", "--examples", "--tests"]
+    chosen = [word for name in packages for word in ("-p", name)]
+    command = ["cargo", "build", *(chosen or ["--workspace"]), "--lib", "--bins", "--examples", "--tests"]
     command += ["--message-format=json-render-diagnostics"]
     command += ["--release"] if release else []
     # A lock file that does not fit the manifests is a mistake that only CI should insist on.

@@ -28,10 +28,17 @@ SPARE_S = 900.0
 """What a soak test may take beyond its share before the watchdog ends it: those that count rounds have no clock."""
 
 
+def has_soak(folder: Path) -> bool:
+    """Whether a package has a soak test."""
+    return any("fn soak_" in path.read_text(errors="replace") for path in folder.glob("tests/*.rs"))
+
+
 def rust_tests() -> list[tuple[cargo.Binary, str]]:
     """The ignored tests of the release build that are called soak_…."""
+    # Only the packages that have some: a whole workspace takes longer to build than a short run takes.
+    packages = [p["name"] for p in cargo.metadata()["packages"] if has_soak(Path(p["manifest_path"]).parent)]
     found = []
-    for binary in cargo.build(release=True):
+    for binary in cargo.build(packages, release=True) if packages else []:
         command = [str(binary.path), "--list", "--ignored", "--format", "terse"]
         environment = {**os.environ, **cargo.environment(binary)}
         done = subprocess.run(

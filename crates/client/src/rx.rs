@@ -9,7 +9,6 @@ use insane_shm::counters::{CellWriter, Count};
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
 use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed, copy_words};
 use insane_shm::segment::SegmentView;
-use insane_shm::wait::{SleepKinds, WaitWord};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -18,6 +17,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+
+mod sleep;
+
+pub(crate) use sleep::Sleep;
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
@@ -701,113 +704,6 @@ impl Rx {
         }
     }
 
-    /// Announces that a thread sleeps for this sink, and looks again. `None`: there is something, do not sleep.
-    pub(crate) fn announce(&mut self, sink: usize) -> Option<Sleep> {
-        let me = self.sinks.get(sink).and_then(Option::as_ref)?;
-        if !me.open || !me.queue.is_empty() {
-            return None;
-        }
-        let seen = me.interrupt.load(Ordering::Acquire);
-        let interrupt = WaitWord::interrupt(&me.interrupt, seen);
-        let mut sleep = Sleep { words: SmallVec::new(), links: SmallVec::new(), number: self.next_sleep };
-        self.next_sleep += 1;
-        for (at, link) in self.links.iter_mut().enumerate() {
-            let Some(link) = link.as_mut().filter(|l| l.broken.is_none()) else { continue };
-            link.consumer.settle();
-            let kinds = if link.armed { SleepKinds::FUTEX.and(SleepKinds::DOORBELL) } else { SleepKinds::FUTEX };
-            let announced = link.consumer.prepare_sleep(kinds);
-            link.asleep.push(sleep.number);
-            sleep.words.push(link.consumer.wait_word(announced));
-            sleep.links.push((at, link.generation));
-        }
-        // Sleeping on one word is half the work for the kernel; then it is the link's, see `rouse`.
-        if sleep.words.len() != 1 {
-            sleep.words.push(interrupt);
-        }
-        if self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready()) {
-            self.awake(&sleep);
-            return None;
-        }
-        Some(sleep)
-    }
-
-    /// A thread that [`Self::announce`]d is awake.
-    pub(crate) fn awake(&mut self, sleep: &Sleep) {
-        for (at, generation) in &sleep.links {
-            let Some(link) = self.links[*at].as_mut().filter(|l| l.generation == *generation) else { continue };
-            link.asleep.retain(|n| *n != sleep.number);
-            if link.asleep.is_empty() && !link.armed {
-                link.consumer.awake();
-            }
-            if link.peer_gone || link.broken.is_some() {
-                self.sweep(*at);
-            }
-        }
-    }
-
-    /// Ends the sleeps on all links. A thread between its announcement and its sleep is missed, so the service thread goes on
-    /// with [`Self::rouse_again`] until all have left.
-    fn rouse(&mut self) {
-        let all = self.next_sleep;
-        for link in self.links.iter_mut().flatten().filter(|l| !l.asleep.is_empty()) {
-            link.roused = all;
-            link.consumer.rouse();
-            link.session.rousing.store(true, Ordering::Release);
-        }
-    }
-
-    /// Ends the sleeps that are to end and are not over. Returns whether there are any.
-    pub(crate) fn rouse_again(&mut self) -> bool {
-        let mut any = false;
-        for link in self.links.iter_mut().flatten() {
-            if link.asleep.iter().any(|n| *n < link.roused) {
-                link.consumer.rouse();
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Ends every wait on this stream, so that the waiters look at its links again.
-    pub(crate) fn interrupt(&mut self) {
-        for sink in self.sinks.iter_mut().flatten() {
-            sink.interrupt.fetch_add(1, Ordering::Release);
-            insane_shm::wait::wake_own(&sink.interrupt);
-            if let Some(waker) = sink.waker.take() {
-                crate::session::lock(&self.wakers).push(waker);
-            }
-        }
-        self.rouse();
-        self.nudge();
-    }
-
-    /// Arms the doorbells of all links, and looks again. `false`: there is something now.
-    pub(crate) fn arm(&mut self, sink: usize) -> bool {
-        for link in self.links.iter_mut().flatten().filter(|l| l.broken.is_none()) {
-            link.consumer.settle();
-            let kinds = if !link.asleep.is_empty() {
-                SleepKinds::DOORBELL.and(SleepKinds::FUTEX)
-            } else {
-                SleepKinds::DOORBELL
-            };
-            link.consumer.prepare_sleep(kinds);
-            link.armed = true;
-        }
-        let queued = self.sinks.get(sink).and_then(Option::as_ref).is_none_or(|s| !s.open || !s.queue.is_empty());
-        let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready());
-        !queued && !ready
-    }
-
-    /// Tells the wait sets that look at this stream.
-    pub(crate) fn nudge(&mut self) {
-        self.nudges.retain(|nudge| {
-            let Some(fd) = nudge.upgrade() else { return false };
-            // A full counter is readable already.
-            let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
-            true
-        });
-    }
-
     /// Moves what is on the links into their sinks' queues, a bounded burst each. Links with nothing cost one look.
     pub(crate) fn gather(&mut self) {
         for at in 0..self.links.len() {
@@ -827,16 +723,6 @@ impl Rx {
         match self.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open && s.id == id) {
             Some(me) => Ok(!me.queue.is_empty()),
             None => Err(crate::Error::from(Code::Closed)),
-        }
-    }
-
-    /// Takes the arming back.
-    pub(crate) fn disarm(&mut self) {
-        for link in self.links.iter_mut().flatten() {
-            link.armed = false;
-            if link.asleep.is_empty() {
-                link.consumer.awake();
-            }
         }
     }
 }
@@ -898,14 +784,6 @@ fn raw(
         taken.extra = extra;
     }
     RawMessage(place)
-}
-
-/// A sleep that was announced: where to wait, and whom to tell afterwards.
-#[derive(Debug)]
-pub(crate) struct Sleep {
-    pub(crate) words: SmallVec<[WaitWord; 4]>,
-    links: SmallVec<[(usize, u32); 4]>,
-    number: u64,
 }
 
 #[derive(Debug)]
