@@ -308,9 +308,7 @@ impl Peers {
             Some(Body::Doorbell(_)) => {
                 let outgoing = self.outgoing(at, link)?;
                 if let Some(l) = outgoing.stream.tx.visit().links[outgoing.at].as_mut() {
-                    l.doorbell = fds.into_iter().next();
-                    // Who armed before the bell came must not miss what was published since.
-                    l.wake();
+                    l.take_bell(fds.into_iter().next());
                 }
                 Ok(())
             }

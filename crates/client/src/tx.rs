@@ -369,6 +369,13 @@ impl TxLink {
         }
     }
 
+    /// The consumer's bell has come. It rings at once: who armed before may have been looked for already, when there was
+    /// nothing to ring, and is not looked for twice.
+    pub(crate) fn take_bell(&mut self, bell: Option<OwnedFd>) {
+        self.doorbell = bell;
+        self.ring();
+    }
+
     #[cold]
     fn ring(&self) {
         if let Some(bell) = &self.doorbell {

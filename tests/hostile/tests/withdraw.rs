@@ -5,7 +5,7 @@ use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, Segment};
-use insane_tests_host::{Host, Watchdog};
+use insane_tests_host::{Host, Watchdog, reconcile_cells};
 use insane_tests_hostile::{Raw, next, say};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use rustix::fd::{AsFd, OwnedFd};
@@ -96,13 +96,17 @@ fn sink(host: &Host, channel: &str) -> (Session, Sink) {
     (session, sink)
 }
 
-/// An honest source on the same channel is heard after all that.
-fn others_go_on(host: &Host, channel: &str, sink: &Sink) {
+/// An honest source on the same channel is heard after all that, and its message is accounted for at both ends. What the liar
+/// sent is in the counts of the sink's session alone.
+fn others_go_on_and_reconcile(host: &Host, channel: &str, (theirs, sink): (&Session, &Sink)) {
     let session = host.session("honest");
     let source = session.stream(Qos::default()).unwrap().source(channel).unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
     source.send(&[7; 1000]).unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [7; 1000]);
+    let epoch = source.epoch().0;
+    let cells = || session.counts().into_iter().chain(theirs.counts()).filter(|c| c.epoch == epoch).collect();
+    reconcile_cells(cells, 1, 1);
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn a_segment_that_is_read_cannot_be_taken_away() {
     assert_eq!(held.to_vec(), SAID);
     drop(held);
     assert!(sink.try_consume().unwrap().is_none());
-    others_go_on(&host, "read", &sink);
+    others_go_on_and_reconcile(&host, "read", (&session, &sink));
 }
 
 #[test]
@@ -147,6 +151,6 @@ fn what_was_taken_away_is_not_spoken_of() {
         }
         let text = broken(&session);
         assert!(text.contains(named), "{text}");
-        others_go_on(&host, &channel, &sink);
+        others_go_on_and_reconcile(&host, &channel, (&session, &sink));
     }
 }

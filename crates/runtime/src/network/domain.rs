@@ -208,9 +208,7 @@ impl Domain {
             Some(Body::Doorbell(_)) => {
                 let outlet = self.outlet_of(at, link)?;
                 if let Some(outlet) = self.outlets[outlet].as_mut() {
-                    outlet.doorbell = fds.into_iter().next();
-                    // Who armed before the bell came must not miss what was published since.
-                    outlet.wake();
+                    outlet.take_bell(fds.into_iter().next());
                 }
                 Ok(())
             }

@@ -31,7 +31,7 @@ pub(crate) struct Outlet {
     pub(crate) producer: Option<Producer>,
     /// The session's counts, read-only.
     pub(crate) counters: Option<Counters>,
-    pub(crate) doorbell: Option<OwnedFd>,
+    doorbell: Option<OwnedFd>,
     /// What its session knows of the segments.
     pub(crate) told: Told,
     /// Flows to be opened once it is accepted.
@@ -149,9 +149,20 @@ impl Outlet {
     /// Wakes the session if it sleeps on this link. Never blocks.
     pub(crate) fn wake(&mut self) {
         self.unwoken = false;
-        if self.producer.as_mut().is_some_and(|p| p.wake() == WakeNeed::Ring)
-            && let Some(bell) = &self.doorbell
-        {
+        if self.producer.as_mut().is_some_and(|p| p.wake() == WakeNeed::Ring) {
+            self.ring();
+        }
+    }
+
+    /// The session's bell has come. It rings at once: who armed before may have been looked for already, when there was
+    /// nothing to ring, and is not looked for twice.
+    pub(crate) fn take_bell(&mut self, bell: Option<OwnedFd>) {
+        self.doorbell = bell;
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.doorbell {
             // A full buffer means that the session has bytes to read, and so is awake.
             let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
             let _ = rustix::net::send(bell, b"!", flags);
