@@ -1,7 +1,7 @@
 //! What arrives as a frame: it is read or refused, every payload lies in it, and its messages written again read the same.
 #![no_main]
 
-use insane_wire::frame::record::{Record, Records};
+use insane_wire::frame::record::{Record, Records, bundle_prefix};
 use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -29,6 +29,11 @@ fn check(bytes: &[u8]) {
             Record::Fragment(message, part, place) => {
                 assert!(part.offset as usize + place.len <= part.total as usize);
                 again.fragment(&message, part, &bytes[place.range()])
+            }
+            Record::Bundle(message, count, place) => {
+                let payload = &bytes[place.range()];
+                assert_eq!(bundle_prefix(payload, usize::MAX, count), Some((place.len, count)));
+                again.bundle_from(&message, count, place.len, |out| out.extend_from_slice(payload))
             }
             Record::Ack(ack) => {
                 let ranges: Vec<_> = ack.ranges().collect();
@@ -58,6 +63,9 @@ fn check(bytes: &[u8]) {
             (Record::Message(a, x), Record::Message(b, y)) => assert_eq!((a, &out[x.range()]), (*b, &bytes[y.range()])),
             (Record::Fragment(a, p, x), Record::Fragment(b, q, y)) => {
                 assert_eq!((a, p, &out[x.range()]), (*b, *q, &bytes[y.range()]));
+            }
+            (Record::Bundle(a, n, x), Record::Bundle(b, m, y)) => {
+                assert_eq!((a, n, &out[x.range()]), (*b, *m, &bytes[y.range()]));
             }
             // Runs that touch or are said to reach below the first frame are written in another way.
             (Record::Ack(a), Record::Ack(b)) => assert_eq!(a.largest, b.largest),

@@ -17,6 +17,12 @@ impl Payloads for Zeros {
     fn copy(&mut self, _token: u64, _offset: u32, len: u32, out: &mut Vec<u8>) {
         out.resize(out.len() + len as usize, 0);
     }
+
+    /// Empty messages.
+    fn bundle(&mut self, _token: u64, _offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
+        let count = (len.min(room) / 8).min(most.into());
+        Some((count * 8, count as u16))
+    }
 }
 
 #[derive(Default)]
@@ -62,6 +68,10 @@ fuzz_target!(|data: &[u8]| {
             let len = (sequence * 300) as u32;
             assert_eq!(path.send(flow, Outgoing { token: sequence, len, sequence, ..Outgoing::default() }), Ok(()));
         }
+        if !reliable {
+            let bundle = Outgoing { token: 21, len: 64 * 8, sequence: 21, bundle: 64, ..Outgoing::default() };
+            assert_eq!(path.send(flow, bundle), Ok(()));
+        }
         flow
     });
     let mut rest = data;
@@ -90,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
         while let Some(event) = path.event() {
             match event {
                 Event::Requested { open, .. } => path.accept(open.flow, 0),
-                Event::Message { lies, .. } | Event::Discard(lies) => match lies {
+                Event::Message { lies, .. } | Event::Bundle { lies, .. } | Event::Discard(lies) => match lies {
                     Lies::Slot { slot, .. } => assert!(slots.sizes.remove(&slot).is_some(), "a slot came back twice"),
                     Lies::Frame { token, .. } => {
                         let left = frames.get_mut(&token).expect("a frame that is kept");

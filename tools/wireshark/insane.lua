@@ -8,6 +8,7 @@ local insane = Proto("insane", "INSANE frame")
 local kinds = {
     [0] = "End", [1] = "Message", [2] = "Fragment", [3] = "Ack", [4] = "Hello", [5] = "Flow open", [6] = "Flow ack",
     [7] = "Credit", [8] = "Close", [9] = "Closed", [10] = "Ping", [11] = "Bye",
+    [12] = "Bundle",
 }
 local statuses = { [0] = "accepted", [1] = "no such channel", [2] = "domain not served", [3] = "no room" }
 
@@ -35,6 +36,7 @@ local f = {
     launch = ProtoField.uint64("insane.launch_ns", "Launch time (ns)"),
     total = ProtoField.uint32("insane.fragment.total", "Total length"),
     offset = ProtoField.uint32("insane.fragment.offset", "Offset"),
+    count = ProtoField.uint16("insane.bundle.count", "Messages"),
     payload = ProtoField.bytes("insane.payload", "Payload"),
     ack_delay = ProtoField.uint32("insane.ack.delay_us", "Delay (us)"),
     ack_largest = ProtoField.uint64("insane.ack.largest", "Largest"),
@@ -140,6 +142,20 @@ local function data(tree, record, kind, flags, head_bytes)
     tree:add_le(f.lifetime, record(12, 4))
     tree:add_le(f.sequence, record(16, 8))
     tree:add(f.priority, record(1, 1))
+    if kind == 12 then
+        local count, at = record(24, 2):le_uint(), head_bytes
+        tree:add_le(f.count, record(24, 2))
+        for _ = 1, count do
+            if at + 8 > record:len() then return end
+            local length = record(at, 4):le_uint()
+            if length > 0 then
+                if at + 8 + length > record:len() then return end
+                tree:add(f.payload, record(at + 8, length))
+            end
+            at = at + 8 + math.ceil(length / 8) * 8
+        end
+        return
+    end
     local at = 24
     if kind == 2 then
         tree:add_le(f.total, record(24, 4))
@@ -160,7 +176,8 @@ local function records(tree, frame, stop)
         local kind, flags, length = frame(at, 1):uint(), frame(at + 1, 1):uint(), frame(at + 2, 2):le_uint()
         if kind == 0 then break end
         local head_bytes = 8
-        if kind == 1 then head_bytes = 24 + options(flags) elseif kind == 2 then head_bytes = 32 + options(flags) end
+        if kind == 1 then head_bytes = 24 + options(flags) elseif kind == 2 then head_bytes = 32 + options(flags)
+        elseif kind == 12 then head_bytes = 32 end
         if at + head_bytes + length > stop or length < (least[kind] or 0) then
             tree:add_proto_expert_info(malformed)
             return names
@@ -169,7 +186,7 @@ local function records(tree, frame, stop)
         local branch = tree:add(insane, record, kinds[kind] or ("Unknown kind " .. kind))
         branch:add(f.kind, record(0, 1))
         branch:add_le(f.rlength, record(2, 2))
-        if kind == 1 or kind == 2 then
+        if kind == 1 or kind == 2 or kind == 12 then
             data(branch, record, kind, flags, head_bytes)
         elseif control[kind] then
             control[kind](branch, record, record(8, length):tvb())

@@ -51,7 +51,7 @@ impl Default for Config {
             silence: Duration::from_millis(1750),
             heartbeat: Duration::from_millis(250),
             ack_delay: Duration::from_micros(500),
-            credit_messages: 4096,
+            credit_messages: 16_384,
             credit_bytes: 4 << 20,
             queue_messages: 4096,
             flows: 4096,
@@ -93,4 +93,16 @@ pub struct Outgoing {
     pub timestamp_ns: u64,
     /// See [`insane_wire::frame::record::Message::launch_ns`].
     pub launch_ns: u64,
+    /// 0 for one message. Otherwise the payload is so many small messages of a best-effort flow that follow each other, as a
+    /// bundle has them ([`insane_wire::frame::record::Record::Bundle`]); `sequence` is that of the first, and they have no
+    /// deadline and no times. They may travel in several parts, of which each is whole messages.
+    pub bundle: u16,
+}
+
+impl Outgoing {
+    /// How many messages it is.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        u64::from(self.bundle.max(1))
+    }
 }

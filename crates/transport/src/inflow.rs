@@ -127,6 +127,30 @@ impl InFlow {
         }
     }
 
+    /// Whether all of so many messages that follow each other are wanted.
+    pub(crate) fn judge_all(&self, first: u64, count: u16) -> Verdict {
+        let last = first.saturating_add(u64::from(count) - 1);
+        match (self.judge(first), self.judge(last)) {
+            // Nothing after it was seen: they are all new.
+            (Verdict::Take, Verdict::Take) if first >= self.account.settled + self.doubt.len() as u64 => Verdict::Take,
+            (Verdict::Beyond, _) | (_, Verdict::Beyond) => Verdict::Beyond,
+            _ => (first..=last).map(|n| self.judge(n)).find(|v| *v != Verdict::Take).unwrap_or(Verdict::Take),
+        }
+    }
+
+    /// So many messages of a best-effort flow that follow each other are there, all of them wanted.
+    pub(crate) fn came(&mut self, first: u64, count: u16) {
+        if first != self.account.settled || !self.doubt.is_empty() {
+            (first..first + u64::from(count)).for_each(|index| self.know(index, Known::Delivered));
+            return;
+        }
+        // In order, as mostly: nothing is in doubt.
+        self.account.delivered += u64::from(count);
+        self.account.settled += u64::from(count);
+        self.newer = self.newer.max(self.account.settled);
+        self.dirty = true;
+    }
+
     /// Whether everything later waits for this message.
     pub(crate) fn waits_for(&self, index: u64) -> bool {
         self.open.reliable && index == self.next

@@ -22,7 +22,8 @@ pub(crate) enum State {
     Closing,
 }
 
-/// A part of a message to be sent. A whole message is the part from 0 to its end.
+/// A part of a message to be sent, or of a bundle: then `index` is that of the part's first message. A whole message is the
+/// part from 0 to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) index: u64,
@@ -35,6 +36,8 @@ pub(crate) struct Span {
 pub(crate) struct Next {
     pub(crate) message: Outgoing,
     pub(crate) span: Span,
+    /// Of a bundle: how many messages of it may go.
+    pub(crate) most: u16,
     from: From,
 }
 
@@ -51,6 +54,8 @@ pub(crate) struct OutFlow {
     pub(crate) state: State,
     /// Without a number in the flow.
     pub(crate) waiting: VecDeque<Outgoing>,
+    /// How many messages these are, those in bundles counted one by one.
+    waiting_messages: u64,
     /// Reliable: sent at least in part, and not covered by the cursor; the first has index `base`.
     flying: VecDeque<Outgoing>,
     base: u64,
@@ -79,6 +84,7 @@ impl OutFlow {
             spec,
             state: State::Opening,
             waiting: VecDeque::new(),
+            waiting_messages: 0,
             flying: VecDeque::new(),
             base: 0,
             next_index: 0,
@@ -97,8 +103,15 @@ impl OutFlow {
     }
 
     pub(crate) fn accept(&mut self, message: Outgoing) {
-        self.past.accepted += 1;
+        self.past.accepted += message.messages();
+        self.waiting_messages += message.messages();
         self.waiting.push_back(message);
+    }
+
+    fn next_waiting(&mut self) -> Option<Outgoing> {
+        let message = self.waiting.pop_front()?;
+        self.waiting_messages -= message.messages();
+        Some(message)
     }
 
     /// The number at the source of the first message that this flow can still carry.
@@ -109,7 +122,7 @@ impl OutFlow {
 
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.past;
-        counts.waiting = self.waiting.len() as u64;
+        counts.waiting = self.waiting_messages + self.rest();
         counts.delivered += self.account.delivered;
         counts.lost += self.account.lost;
         counts.dropped += self.account.dropped;
@@ -117,6 +130,11 @@ impl OutFlow {
         counts.under_way =
             if self.spec.reliable { self.flying.len() as u64 } else { self.next_index - self.account.settled };
         counts
+    }
+
+    /// Messages of a bundle that has gone in part only. They have no index yet.
+    fn rest(&self) -> u64 {
+        self.current.map_or(0, |(message, _)| message.bundle.into())
     }
 
     /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
@@ -127,33 +145,38 @@ impl OutFlow {
         while let Some(&span) = self.resend.front() {
             let place = span.index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
             if let Some(&message) = place.and_then(|at| self.flying.get(at)) {
-                return Some(Next { message, span, from: From::Resend });
+                return Some(Next { message, span, most: 0, from: From::Resend });
             }
             // The cursor has covered it meanwhile.
             self.resend.pop_front();
         }
+        let credit = self.limit_index.saturating_sub(self.next_index);
+        let most = |message: &Outgoing| message.bundle.min(u16::try_from(credit).unwrap_or(u16::MAX));
         if let Some((message, span)) = self.current {
-            return Some(Next { message, span, from: From::Current });
+            let next = Next { message, span, most: most(&message), from: From::Current };
+            return (message.bundle == 0 || credit > 0).then_some(next);
         }
         while let Some(&message) = self.waiting.front() {
             if message.deadline.is_some_and(|deadline| deadline <= now) {
-                self.waiting.pop_front();
-                self.past.expired += 1;
+                self.next_waiting();
+                self.past.expired += message.messages();
                 expired(message);
                 continue;
             }
-            if self.next_index >= self.limit_index || self.carried >= self.limit_bytes {
+            if credit == 0 || self.carried >= self.limit_bytes {
                 return None;
             }
             let span = Span { index: self.next_index, offset: 0, len: message.len };
-            return Some(Next { message, span, from: From::Waiting });
+            return Some(Next { message, span, most: most(&message), from: From::Waiting });
         }
         None
     }
 
-    /// `len` bytes from the beginning of what [`OutFlow::peek`] said have gone. Says whether that was the message's end.
-    pub(crate) fn took(&mut self, next: &Next, len: u32) -> bool {
-        let left = Span { offset: next.span.offset + len, len: next.span.len - len, ..next.span };
+    /// `len` bytes from the beginning of what [`OutFlow::peek`] said have gone, of a bundle `messages`. Says whether that was
+    /// the message's end.
+    pub(crate) fn took(&mut self, next: &Next, len: u32, messages: u16) -> bool {
+        let Span { index, offset, len: all } = next.span;
+        let left = Span { index: index + u64::from(messages), offset: offset + len, len: all - len };
         match next.from {
             From::Resend => {
                 self.resend.pop_front();
@@ -162,9 +185,18 @@ impl OutFlow {
                 }
                 return false;
             }
+            From::Current if next.message.bundle > 0 => {
+                self.next_index += u64::from(messages);
+                self.carried += u64::from(len);
+            }
             From::Current => {}
+            From::Waiting if next.message.bundle > 0 => {
+                self.next_waiting();
+                self.next_index += u64::from(messages);
+                self.carried += u64::from(len);
+            }
             From::Waiting => {
-                self.waiting.pop_front();
+                self.next_waiting();
                 self.next_index += 1;
                 self.carried += u64::from(next.message.len);
                 if self.spec.reliable {
@@ -172,8 +204,12 @@ impl OutFlow {
                 }
             }
         }
-        self.current = (left.len > 0).then_some((next.message, left));
-        left.len == 0
+        // The rest of a bundle is a bundle.
+        let Outgoing { sequence, bundle, .. } = next.message;
+        let rest = Outgoing { sequence: sequence + u64::from(messages), bundle: bundle - messages, ..next.message };
+        let over = left.len == 0 || (next.message.bundle > 0 && rest.bundle == 0);
+        self.current = (!over).then_some((rest, left));
+        over
     }
 
     /// A part was lost on the way.
@@ -203,7 +239,7 @@ impl OutFlow {
             return;
         }
         while let Some(front) = self.waiting.front().copied().filter(|front| front.sequence <= cursor) {
-            self.waiting.pop_front();
+            self.next_waiting();
             self.past.delivered += 1;
             done(front);
         }
@@ -227,7 +263,9 @@ impl OutFlow {
     /// Called now and then: whether the peer is to be told how many messages there were, because the last may be lost and
     /// nothing that comes after will show it.
     pub(crate) fn tick(&mut self) -> bool {
-        let paused = self.next_index == self.ticked && self.current.is_none();
+        // What is left of a bundle has no index yet, and may be waiting for the credit of what was lost.
+        let halfway = self.current.is_some_and(|(message, _)| message.bundle == 0);
+        let paused = self.next_index == self.ticked && !halfway;
         self.ticked = self.next_index;
         let tell = self.state == State::Open && paused && self.in_doubt() && self.told < self.next_index;
         if tell {
@@ -252,11 +290,12 @@ impl OutFlow {
         let counts = self.counts();
         if self.spec.reliable {
             while let Some(message) = self.flying.pop_back() {
+                self.waiting_messages += message.messages();
                 self.waiting.push_front(message);
             }
         } else {
-            self.past =
-                Counts { unconfirmed: counts.unconfirmed + counts.under_way, under_way: 0, waiting: 0, ..counts };
+            let unconfirmed = counts.unconfirmed + counts.under_way + self.rest();
+            self.past = Counts { unconfirmed, under_way: 0, waiting: 0, ..counts };
             if let Some((message, _)) = self.current {
                 lost(message);
             }
@@ -273,11 +312,14 @@ impl OutFlow {
 
     /// Gives up everything that is not delivered; each goes to `lost`.
     pub(crate) fn abandon(&mut self, mut lost: impl FnMut(Outgoing)) {
+        let rest = self.rest();
         if let Some((message, _)) = self.current.take().filter(|_| !self.spec.reliable) {
+            self.past.unconfirmed += rest;
             lost(message);
         }
+        self.waiting_messages = 0;
         for message in self.flying.drain(..).chain(self.waiting.drain(..)) {
-            self.past.unconfirmed += 1;
+            self.past.unconfirmed += message.messages();
             lost(message);
         }
         self.resend.clear();

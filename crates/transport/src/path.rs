@@ -112,6 +112,18 @@ pub enum Event {
         /// Its payload.
         lies: Lies,
     },
+    /// Small messages of a best-effort flow that follow each other have arrived, as a bundle has them
+    /// ([`insane_wire::frame::record::Record::Bundle`]); their memory is the user's.
+    Bundle {
+        /// The incoming flow.
+        flow: u32,
+        /// The header of the first.
+        message: Message,
+        /// How many.
+        count: u16,
+        /// Where they are: always in a frame.
+        lies: Lies,
+    },
     /// Memory that was kept for a message that will not come: it is the user's again.
     Discard(Lies),
     /// The peer has accepted an outgoing flow.
@@ -181,8 +193,8 @@ pub enum Rejected {
 /// What became of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
-    /// How many [`Lies::Frame`]s with its token there will be, each in exactly one [`Event::Message`] or
-    /// [`Event::Discard`]. With 0 its memory is the user's again.
+    /// How many [`Lies::Frame`]s with its token there will be, each in exactly one [`Event::Message`],
+    /// [`Event::Bundle`] or [`Event::Discard`]. With 0 its memory is the user's again.
     pub kept: u32,
     /// Whether it was taken.
     pub result: Result<(), Rejected>,
@@ -207,6 +219,13 @@ pub trait Store {
 pub trait Payloads {
     /// Appends `len` bytes of a payload from byte `offset` on to `out`.
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>);
+
+    /// How many whole messages of a bundle, `most` at most, from byte `offset` on fit into `room` bytes: their bytes and their
+    /// number, which may be 0. `len` bytes of it are left. `None`: it is no bundle of as many messages.
+    fn bundle(&mut self, token: u64, offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
+        let _ = (token, offset, len, room, most);
+        None
+    }
 }
 
 /// Payload that the datapath gathers from where it lies.

@@ -81,6 +81,10 @@ impl Path {
                     let taken = self.data(now, header.domain, message, Some((part, place.len as u32)), payload, store);
                     no_room |= matches!(taken, Taken::NoRoom);
                 }
+                Record::Bundle(message, count, place) => {
+                    let lies = Lies::Frame { token, at: place.at, len: place.len };
+                    *kept += u32::from(self.bundle(header.domain, message, count, lies));
+                }
                 Record::Ack(ack) => self.acknowledged(now, &ack),
                 Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
                 Record::FlowAck(ack) => self.answered(&ack),
@@ -283,6 +287,32 @@ impl Path {
         self.ticking |= incoming.needs_ticks();
         self.clear_given_up();
         if matches!(lies, Lies::Frame { .. }) { Taken::Kept } else { Taken::Done }
+    }
+
+    /// Takes small messages that follow each other; whether an event refers to them.
+    fn bundle(&mut self, domain: u32, message: Message, count: u16, lies: Lies) -> bool {
+        let flow = message.flow;
+        let known =
+            self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == domain && !incoming.open.reliable);
+        let Some(incoming) = known else {
+            self.stats.stray += 1;
+            return false;
+        };
+        self.parts_lately = false;
+        let first = incoming.index(message.index);
+        match incoming.judge_all(first, count) {
+            Verdict::Take => {}
+            // If some of them are not known to be lost yet, they will be.
+            Verdict::Old => return false,
+            Verdict::Beyond => {
+                self.stats.stray += 1;
+                return false;
+            }
+        }
+        incoming.came(first, count);
+        self.ticking |= incoming.needs_ticks();
+        self.events.push_back(Event::Bundle { flow, message, count, lies });
+        true
     }
 
     fn clear_given_up(&mut self) {

@@ -222,12 +222,18 @@ impl Path {
                 }
                 continue;
             }
-            let Some((taken, gather)) = add_message(now, frame, flow, &next, copy_bytes, payloads) else {
+            let added = if next.message.bundle > 0 {
+                add_bundle(now, frame, flow, &next, payloads).map(|(taken, count)| (taken, count, None))
+            } else {
+                let added = add_message(now, frame, flow, &next, copy_bytes, payloads);
+                added.map(|(taken, gather)| (taken, 0, gather))
+            };
+            let Some((taken, messages, gather)) = added else {
                 // The frame is full: the next is another flow's turn.
                 self.round.rotate_left(1);
                 break;
             };
-            large |= next.span.offset >= PAD_BELOW;
+            large |= next.span.offset >= PAD_BELOW && next.message.bundle == 0;
             *domain = Some(out.spec.domain);
             frame.set_domain(out.spec.domain);
             if out.spec.reliable {
@@ -236,7 +242,7 @@ impl Path {
             if !out.spec.reliable && !self.ticking {
                 (self.ticking, self.next_tick) = (true, now + TICK);
             }
-            let done = out.took(&next, taken);
+            let done = out.took(&next, taken, messages);
             if done && !out.spec.reliable {
                 let token = next.message.token;
                 self.events.push_back(Event::Released { flow, token, end: End::Sent });
@@ -357,6 +363,26 @@ impl Path {
         let due = if in_order && self.unacked < ACK_EVERY { now + self.config.ack_delay } else { now };
         self.ack_due = Some(self.ack_due.map_or(due, |at| at.min(due)));
     }
+}
+
+/// Adds as many messages of a bundle to a frame as fit; says how many bytes and messages those are.
+fn add_bundle(
+    now: Duration,
+    frame: &mut FrameBuilder<'_>,
+    flow: u32,
+    next: &Next,
+    payloads: &mut dyn Payloads,
+) -> Option<(u32, u16)> {
+    let Next { message, span, .. } = next;
+    let room = u32::try_from(frame.bundle_room()).unwrap_or(u32::MAX);
+    let fits = payloads.bundle(message.token, span.offset, span.len, room, next.most);
+    let Some((len, count)) = fits.filter(|(len, count)| *len <= span.len && *count <= next.most) else {
+        // It is none. Nobody gets it, and the peer counts what it misses as lost.
+        return Some((span.len, message.bundle));
+    };
+    let head = on_the_wire(flow, span.index, message, now);
+    let fill = |out: &mut Vec<u8>| payloads.copy(message.token, span.offset, len, out);
+    (count > 0 && frame.bundle_from(&head, count, len as usize, fill)).then_some((len, count))
 }
 
 /// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.

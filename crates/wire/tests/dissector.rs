@@ -24,6 +24,9 @@ fn every_kind() -> Vec<Vec<u8>> {
         assert!(frame.message(&message, b"hello"));
         assert!(frame.message(&Message { timestamp_ns: 1111, launch_ns: 2222, sequence: 6, ..message }, b""));
         assert!(frame.fragment(&Message { sequence: 7, ..message }, Part { total: 5000, offset: 1400 }, &[1; 16]));
+        let two: Vec<u8> = [2, 0x6968, 1, 0x21].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        let bundle = Message { sequence: 8, lifetime_us: 0, ..message };
+        assert!(frame.bundle_from(&bundle, 2, two.len(), |out| out.extend_from_slice(&two)));
         assert!(frame.ack(50, [(90, 100), (70, 80), (1, 2)]));
     });
     let control = frame(header, |frame| {
@@ -94,7 +97,7 @@ fn the_dissector_shows_what_was_written() {
     let shown = |fields: &[&str]| tshark(&file, fields);
 
     let protocols = shown(&["_ws.col.Protocol", "_ws.col.Info"]);
-    assert_eq!(protocols[0], "INSANE\tMessage, Message, Fragment, Ack");
+    assert_eq!(protocols[0], "INSANE\tMessage, Message, Fragment, Bundle, Ack");
     assert_eq!(protocols[1], "INSANE\tHello, Flow open, Flow ack, Credit, Close, Closed, Ping, Bye");
     assert_eq!(protocols[2], "INSANE\tSealed");
 
@@ -104,9 +107,9 @@ fn the_dissector_shows_what_was_written() {
     assert_eq!(heads[2], format!("0x12345678\t0x0badcafe\t77\t12\t{}", "dd".repeat(16)));
 
     let data = ["insane.flow", "insane.sequence", "insane.priority", "insane.timestamp_ns", "insane.launch_ns"];
-    assert_eq!(shown(&data)[0], "3,3,3\t5,6,7\t9,9,9\t1111\t2222");
-    let payload = ["insane.payload", "insane.fragment.total", "insane.fragment.offset"];
-    assert_eq!(shown(&payload)[0], format!("68656c6c6f,{}\t5000\t1400", "01".repeat(16)));
+    assert_eq!(shown(&data)[0], "3,3,3,3\t5,6,7,8\t9,9,9,9\t1111\t2222");
+    let payload = ["insane.payload", "insane.fragment.total", "insane.fragment.offset", "insane.bundle.count"];
+    assert_eq!(shown(&payload)[0], format!("68656c6c6f,{},6869,21\t5000\t1400\t2", "01".repeat(16)));
     assert_eq!(shown(&["insane.ack.delay_us", "insane.ack.range"])[0], "50\t90-100,70-80,1-2");
 
     let hello = ["insane.hello.incarnation", "insane.hello.echo", "insane.hello.max_frame", "insane.hello.adopted"];

@@ -1,7 +1,7 @@
 //! Frames: what is written is read again, and no bytes whatever make the reader fail.
 
 use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
-use insane_wire::frame::record::{Message, Part, Record, Records};
+use insane_wire::frame::record::{Message, Part, Record, Records, bundle_prefix};
 use insane_wire::frame::{CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, parse};
 use proptest::prelude::*;
 
@@ -46,6 +46,56 @@ proptest! {
     }
 
     #[test]
+    fn bundles_come_out_as_they_went_in_and_are_cut_between_messages(
+        list in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..=64), 1..=64),
+        limit in 200usize..9000,
+        head in message(),
+    ) {
+        let mut all = Vec::new();
+        for payload in &list {
+            all.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+            all.extend_from_slice(payload);
+            all.resize(all.len().next_multiple_of(8), 0);
+        }
+        let (mut at, mut seen) = (0, 0u16);
+        while at < all.len() {
+            let mut bytes = Vec::new();
+            let mut frame = FrameBuilder::new(&mut bytes, Header::default(), limit);
+            let left = list.len() as u16 - seen;
+            let (len, count) = bundle_prefix(&all[at..], frame.bundle_room(), left).unwrap();
+            prop_assert!(count > 0, "a frame has room for one");
+            let first = Message { lifetime_us: 0, timestamp_ns: 0, launch_ns: 0, ..head };
+            prop_assert!(frame.bundle_from(&first, count, len, |out| out.extend_from_slice(&all[at..at + len])));
+            prop_assert!(frame.finish() <= limit);
+            let (_, mut records) = parse(&bytes).unwrap();
+            let Some(Ok(Record::Bundle(got, n, place))) = records.next() else { panic!("no bundle") };
+            prop_assert_eq!((got, n, &bytes[place.range()]), (first, count, &all[at..at + len]));
+            (at, seen) = (at + len, seen + count);
+        }
+        prop_assert_eq!(usize::from(seen), list.len());
+    }
+
+    #[test]
+    fn a_bundle_that_lies_is_refused(at in 32usize..64, value: u8, count in 0u16..70) {
+        let mut bytes = Vec::new();
+        let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
+        let three: Vec<u8> = [5u64, 1, 0, 64].iter().flat_map(|n| n.to_le_bytes()).chain([7; 64]).collect();
+        prop_assert!(frame.bundle_from(&Message::default(), count, three.len(), |out| out.extend_from_slice(&three)));
+        frame.finish();
+        let honest = bytes.clone();
+        bytes[at] = value;
+        let (_, mut records) = parse(&bytes).unwrap();
+        match records.next() {
+            Some(Ok(Record::Bundle(_, n, place))) => {
+                // Still three messages: of five, nothing and sixty-four bytes.
+                prop_assert_eq!((n, place.len), (3, 96));
+                prop_assert!(bytes == honest || at < 56);
+            }
+            other => prop_assert!(count != 3 || bytes != honest, "{:?}", other),
+        }
+    }
+
+    #[test]
     fn any_bytes_are_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), frame_like: bool) {
         if frame_like && bytes.len() >= HEADER_BYTES {
             let length = u16::try_from(bytes.len()).unwrap();
@@ -58,6 +108,10 @@ proptest! {
                 match record {
                     Ok(Record::Message(_, place) | Record::Fragment(_, _, place)) => {
                         prop_assert!(bytes.get(place.range()).is_some());
+                    }
+                    Ok(Record::Bundle(_, count, place)) => {
+                        let payload = bytes.get(place.range()).unwrap();
+                        prop_assert_eq!(bundle_prefix(payload, usize::MAX, count), Some((place.len, count)));
                     }
                     Ok(Record::Ack(ack)) => {
                         let mut below = u64::MAX;

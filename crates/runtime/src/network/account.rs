@@ -64,9 +64,9 @@ impl Account {
         Self { domain, sink, link, source, reliable, cell, given: 0, ended: 0, heard: [0; 6], closing: false }
     }
 
-    /// One more message is under way to the sink.
-    pub(crate) fn give(&mut self) {
-        self.given += 1;
+    /// More messages are under way to the sink.
+    pub(crate) fn give(&mut self, messages: u64) {
+        self.given += messages;
     }
 
     /// Messages of which it is not known what became of them.
@@ -120,7 +120,7 @@ mod tests {
         let counters = Counters::create(Arc::new(Heap::new(insane_shm::counters::bytes(4))), 4).unwrap();
         let mut cells = Cells::new(counters.clone());
         let mut account = Account::new(0, SinkId(2), (0, 0), false, cells.start(Epoch(1), SinkId(2)).unwrap());
-        (0..10).for_each(|_| account.give());
+        account.give(10);
         account.end(Count::Dropped, 3);
         account.reported(&Report { delivered: 4, sink_full: 1, ..Report::default() });
         account.reported(&Report { delivered: 4, sink_full: 1, ..Report::default() });

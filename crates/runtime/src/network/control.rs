@@ -3,6 +3,7 @@
 use crate::network::domain::Domain;
 use insane_shm::link::{Delivery, Descriptor};
 use insane_transport::Payloads;
+use insane_wire::frame::record::bundle_prefix;
 
 /// What a token stands for.
 #[derive(Debug)]
@@ -86,6 +87,14 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Payloads for Sources<'_> {
+    fn bundle(&mut self, token: u64, offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
+        let held = usize::try_from(token).ok().and_then(|at| self.underway.entries.get(at)).map(|e| &e.held);
+        let Some(Held::Bytes(bytes)) = held else { return None };
+        let bytes = bytes.get(offset as usize..offset as usize + len as usize)?;
+        let (len, count) = bundle_prefix(bytes, room as usize, most)?;
+        Some((u32::try_from(len).ok()?, count))
+    }
+
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
         let (from, to) = (offset as usize, offset as usize + len as usize);
         let end = out.len() + len as usize;

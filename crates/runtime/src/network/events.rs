@@ -7,7 +7,7 @@ use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched, slot_of};
 use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
-use insane_shm::link::{Descriptor, Fate};
+use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
 use insane_transport::{End, Event, Lies};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
@@ -224,7 +224,10 @@ impl Hub {
                     ended.push((flow, asked, known));
                 }
                 Event::Message { flow, message, lies } => {
-                    used += self.message(host, now, flow, &message, lies, frame);
+                    used += self.message(host, now, flow, (&message, 0), lies, frame);
+                }
+                Event::Bundle { flow, message, count, lies } => {
+                    used += self.message(host, now, flow, (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
                 Event::Accepted { .. } => {}
@@ -309,12 +312,13 @@ impl Hub {
         }
     }
 
+    /// Takes a message, or so many as a bundle has, if it has any. Returns how many of them lay in `frame`.
     fn message(
         &mut self,
         host: usize,
         now: Duration,
         flow: u32,
-        message: &Message,
+        (message, bundle): (&Message, u16),
         lies: Lies,
         frame: Option<(u64, &[u8])>,
     ) -> u32 {
@@ -346,7 +350,6 @@ impl Hub {
             self.hosts[host].path.advance(flow, message.sequence);
             self.hosts[host].path.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
-            let ahead = realtime_ahead();
             let lifetime = u64::from(message.lifetime_us) * 1000;
             let mut d = Descriptor {
                 channel: self.domains[domain].remotes[source].as_ref().map_or(0, |r| r.channel),
@@ -356,15 +359,19 @@ impl Hub {
                 ..Descriptor::default()
             };
             if message.timestamp_ns != 0 {
-                d.timestamp_ns = message.timestamp_ns.wrapping_sub(ahead).max(1);
+                d.timestamp_ns = message.timestamp_ns.wrapping_sub(realtime_ahead()).max(1);
             }
             if message.launch_ns != 0 {
                 d.deadline_ns = message.launch_ns;
             } else if lifetime != 0 {
                 d.deadline_ns = clock_ns(ClockId::Monotonic) + lifetime;
             }
+            if bundle > 0 {
+                d.flags |= FLAG_PACKED;
+                d.count = bundle;
+            }
             if self.domains[domain].deliver(source, d, &arrived) {
-                self.hosts[host].path.consumed(flow, 1, len);
+                self.hosts[host].path.consumed(flow, u32::from(bundle.max(1)), len);
             }
         } else {
             self.hosts[host].stray += 1;

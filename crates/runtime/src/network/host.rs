@@ -246,7 +246,7 @@ impl Host {
             room -= 1;
             if let Err((accounts, why)) = self.hand_over(item) {
                 for account in accounts {
-                    self.accounts[account].iter_mut().for_each(|a| a.end(why, 1));
+                    self.accounts[account].iter_mut().for_each(|a| a.end(why, item.next.messages()));
                 }
                 refused.push(item.next.token);
             }
@@ -284,8 +284,10 @@ impl Host {
                 flow => {
                     if let Some(flow) = flow {
                         flow.queued -= 1;
-                        let accounts = flow.accounts.iter();
-                        accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|a| a.end(Count::Unconfirmed, 1)));
+                        let messages = item.next.messages();
+                        for account in &flow.accounts {
+                            self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, messages));
+                        }
                     }
                     gone.push(item.next.token);
                 }

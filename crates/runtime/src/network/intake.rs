@@ -1,6 +1,6 @@
 //! Links from local sources: the network is their consumer.
 
-use insane_shm::link::{Broken, Consumer};
+use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE};
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use std::collections::HashMap;
@@ -59,6 +59,17 @@ pub(crate) struct Sink {
 }
 
 impl Intake {
+    /// Whether a message is as most small ones are: inside its descriptor, with nothing said of it but its priority.
+    pub(crate) fn is_plain(&self, d: &Descriptor) -> bool {
+        !self.reliable && d.flags == FLAG_INLINE && d.deadline_ns == 0
+    }
+
+    /// Whether what is on the ring from a source is for the same sinks.
+    pub(crate) fn is_steady(&self, source: u32) -> bool {
+        let mut routes = self.sources.get(&source).into_iter().flat_map(|s| s.routes.iter());
+        routes.all(|r| r.sinks.iter().all(|s| s.end.is_none()))
+    }
+
     /// Whether nothing of it is in use any more.
     pub(crate) fn is_spent(&self) -> bool {
         (self.gone || self.broken.is_some())

@@ -4,9 +4,12 @@ use crate::network::control::{Held, Place, inside};
 use crate::network::events::{clock_ns, give_back, realtime_ahead};
 use crate::network::hub::Hub;
 use insane_shm::counters::Count;
-use insane_shm::link::{Broken, Delivery, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
+use insane_shm::link::{
+    Broken, Delivery, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate,
+};
 use insane_shm::pack::Messages;
 use insane_transport::Outgoing;
+use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, is_bundle};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -16,6 +19,9 @@ const BURST: usize = 256;
 
 /// Nothing is taken from a link while so many messages of one of its flows wait.
 const ENOUGH: u64 = 2048;
+
+// A pack in a slot is a bundle in a frame.
+const _: () = assert!(MAX_BUNDLE == insane_shm::pack::MAX_MESSAGES && MAX_BUNDLED == insane_shm::pack::MAX_MESSAGE);
 
 impl Hub {
     /// Takes what is on the links from local sources, a bounded burst each.
@@ -34,6 +40,7 @@ impl Hub {
     fn take_from(&mut self, domain: usize, link: usize, now: Duration) -> bool {
         let mut taken = 0;
         let mut clock = None;
+        let mut run = Run::default();
         if self.is_held(domain, link) {
             self.prune(domain, link);
             return false;
@@ -45,10 +52,21 @@ impl Hub {
             match intake.consumer.poll() {
                 Ok(Some(delivery)) => {
                     let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
-                    if delivery.descriptor.flags & FLAG_PACKED == 0 {
-                        self.send(domain, link, now, clock, &delivery);
+                    let takes = run.takes(&delivery.descriptor);
+                    if intake.is_plain(&delivery.descriptor) && (takes || intake.is_steady(delivery.descriptor.source))
+                    {
+                        if !takes {
+                            self.send_run(domain, link, now, clock, &mut run);
+                        }
+                        run.append(&delivery);
                         taken += 1;
-                    } else if self.unpack(domain, link, now, clock, &delivery) {
+                        continue;
+                    }
+                    self.send_run(domain, link, now, clock, &mut run);
+                    if delivery.descriptor.flags & FLAG_PACKED == 0 {
+                        self.send(domain, link, now, clock, &delivery, None);
+                        taken += 1;
+                    } else if self.send_pack(domain, link, now, clock, &delivery) {
                         taken += usize::from(delivery.descriptor.count);
                     } else {
                         self.break_off(domain, link, Broken::of(&delivery.descriptor));
@@ -65,6 +83,7 @@ impl Hub {
                 }
             }
         }
+        self.send_run(domain, link, now, clock.unwrap_or_default(), &mut run);
         if let Some(intake) = self.domains[domain].intakes[link].as_mut()
             && std::mem::take(&mut intake.returned)
             && intake.reliable
@@ -76,6 +95,24 @@ impl Hub {
         taken > 0
     }
 
+    /// Sends small messages that came one after the other, and gives them back.
+    fn send_run(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), run: &mut Run) {
+        let Some(first) = run.first.take() else { return };
+        let (bytes, count) = (std::mem::take(&mut run.bytes), std::mem::take(&mut run.count));
+        if count == 1 {
+            self.send(domain, link, now, clock, &first, None);
+            return;
+        }
+        let d = first.descriptor;
+        let pack = Descriptor { flags: FLAG_PACKED, count, ..d };
+        let fate = self.send(domain, link, now, clock, &Delivery { descriptor: pack, ..first }, Some(bytes));
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
+            for n in 0..u64::from(count) {
+                give_back(intake, &Descriptor { sequence: d.sequence.wrapping_add(n), ..d }, fate);
+            }
+        }
+    }
+
     /// A session broke the protocol of a link: nothing more is read from it.
     fn break_off(&mut self, domain: usize, link: usize, broken: Broken) {
         tracing::warn!(%broken, "a session broke a link");
@@ -84,6 +121,30 @@ impl Hub {
             let pair = intake.pair;
             self.end_pair(domain, pair);
         }
+    }
+
+    /// Sends a pack as it is, and gives the slot back. `false`: the pack lies.
+    fn send_pack(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), pack: &Delivery) -> bool {
+        let d = pack.descriptor;
+        if d.deadline_ns != 0 || d.flags & (FLAG_TIMESTAMP | FLAG_LAUNCH_TIME) != 0 {
+            return self.unpack(domain, link, now, clock, pack);
+        }
+        let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
+        let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let length = d.length.next_multiple_of(8) as usize;
+        // A copy: what was checked must be what is sent, and the slot is its owner's again at once.
+        let mut bytes = Vec::with_capacity(length);
+        let there = view.is_some_and(|view| view.append(d.slot, d.offset, d.length, &mut bytes));
+        // The last message of a pack need not be filled up.
+        bytes.resize(length, 0);
+        if !there || !is_bundle(&bytes, d.count) {
+            return false;
+        }
+        let fate = self.send(domain, link, now, clock, pack, Some(bytes));
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
+            give_back(intake, &d, fate);
+        }
+        true
     }
 
     /// Sends the messages of a pack one by one, as if each had come inside a descriptor of its own, and gives the slot back.
@@ -99,7 +160,8 @@ impl Hub {
         for (n, (inline, length)) in (0u64..).zip(messages) {
             let sequence = d.sequence.wrapping_add(n);
             let descriptor = Descriptor { sequence, length, flags: d.flags | FLAG_INLINE, ..d };
-            let fate = self.send(domain, link, now, clock, &Delivery { descriptor, inline, position: pack.position });
+            let one = Delivery { descriptor, inline, position: pack.position };
+            let fate = self.send(domain, link, now, clock, &one, None);
             if told.1 == Fate::AsCounted && fate != Fate::AsCounted {
                 told = (sequence, fate);
             }
@@ -132,13 +194,26 @@ impl Hub {
         full
     }
 
-    /// Gives one message to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
+    /// Gives one message, or those of a `bundle`, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
     /// Returns what its source is to be told, which has been done unless it came in a pack.
-    fn send(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), delivery: &Delivery) -> Fate {
+    fn send(
+        &mut self,
+        domain: usize,
+        link: usize,
+        now: Duration,
+        clock: (u64, u64),
+        delivery: &Delivery,
+        bundle: Option<Vec<u8>>,
+    ) -> Fate {
         let Self { domains, hosts, underway, .. } = self;
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return Fate::AsCounted };
         let d = delivery.descriptor;
         let packed = d.flags & FLAG_PACKED != 0;
+        let (messages, len) = match &bundle {
+            Some(bytes) => (u64::from(d.count), u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+            None => (1, d.length),
+        };
+        let bundled = if bundle.is_some() { d.count } else { 0 };
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
         let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
         let late = left == Some(None);
@@ -150,9 +225,9 @@ impl Hub {
             count += 1;
             for sink in route.sinks.iter().filter(|s| is_for(s)) {
                 if let Some(account) = hosts[route.host].accounts[sink.account].as_mut() {
-                    account.give();
+                    account.give(messages);
                     if late {
-                        account.end(Count::Expired, 1);
+                        account.end(Count::Expired, messages);
                     }
                 }
             }
@@ -164,7 +239,9 @@ impl Hub {
             }
             return fate;
         }
-        let held = if delivery.is_inline() {
+        let held = if let Some(bytes) = bundle {
+            Held::Bytes(bytes)
+        } else if delivery.is_inline() {
             inside(delivery)
         } else {
             intake.out += 1;
@@ -173,12 +250,13 @@ impl Hub {
         let token = underway.add(held, count);
         let next = Outgoing {
             token,
-            len: d.length,
+            len,
             sequence: d.sequence,
             deadline: left.flatten().map(|left| now + Duration::from_nanos(left)),
             priority: d.priority,
             timestamp_ns: if d.timestamp_ns == 0 { 0 } else { d.timestamp_ns.wrapping_add(clock.1).max(1) },
             launch_ns: if launch { d.deadline_ns } else { 0 },
+            bundle: bundled,
         };
         let mut refused = 0;
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
@@ -187,7 +265,7 @@ impl Hub {
             refused += 1;
             for sink in route.sinks.iter().filter(|s| is_for(s)) {
                 if let Some(account) = host.accounts[sink.account].as_mut() {
-                    account.end(why, 1);
+                    account.end(why, messages);
                 }
             }
         }
@@ -260,5 +338,35 @@ impl Hub {
                 "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy,
             },
         })
+    }
+}
+
+/// Small messages of one source that follow each other on a link, as a bundle has them.
+#[derive(Debug, Default)]
+struct Run {
+    first: Option<Delivery>,
+    bytes: Vec<u8>,
+    count: u16,
+}
+
+impl Run {
+    /// Whether a message can follow those that are there.
+    fn takes(&self, d: &Descriptor) -> bool {
+        self.first.is_some_and(|first| {
+            let f = first.descriptor;
+            let next = f.sequence.wrapping_add(self.count.into());
+            self.count < MAX_BUNDLE && (f.source, f.priority, next) == (d.source, d.priority, d.sequence)
+        })
+    }
+
+    fn append(&mut self, delivery: &Delivery) {
+        if self.count == 0 {
+            self.first = Some(*delivery);
+        }
+        let payload = delivery.inline_bytes();
+        self.bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+        self.bytes.extend_from_slice(payload);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        self.count += 1;
     }
 }

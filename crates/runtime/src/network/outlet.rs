@@ -2,7 +2,9 @@
 
 use crate::network::domain::Domain;
 use insane_shm::counters::{Count, Counters};
-use insane_shm::link::{Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned};
+use insane_shm::link::{
+    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned,
+};
 use insane_shm::memory::SharedMemory;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
@@ -321,16 +323,15 @@ impl Tap {
         self.finish(self.given - left);
     }
 
-    fn came_late(&mut self) {
-        self.late += 1;
-        self.report.sink_closed += 1;
+    fn came_late(&mut self, messages: u64) {
+        self.late += messages;
+        self.report.sink_closed += messages;
     }
 
     fn finish(&mut self, finished: u64) {
-        while self.finished < finished {
-            self.finished += 1;
-            self.sequences.pop_front();
-        }
+        let more = usize::try_from(finished.saturating_sub(self.finished)).unwrap_or(usize::MAX);
+        self.sequences.drain(..more.min(self.sequences.len()));
+        self.finished = self.finished.max(finished);
     }
 }
 
@@ -416,7 +417,8 @@ impl Domain {
         let mut inside: &[u8] = &[];
         let mut slot = held;
         if let Arrived::Bytes(bytes) = *arrived {
-            if bytes.is_empty() || (bytes.len() <= INLINE_BYTES && !reliable) {
+            let packed = d.flags & FLAG_PACKED != 0;
+            if !packed && (bytes.is_empty() || (bytes.len() <= INLINE_BYTES && !reliable)) {
                 inside = bytes;
             } else {
                 let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
@@ -442,8 +444,8 @@ impl Domain {
         }
         for tap in &mut remote.taps {
             match tap.state {
-                TapState::Open => tap.report.sink_full += 1,
-                TapState::Closed => tap.came_late(),
+                TapState::Open => tap.report.sink_full += d.messages(),
+                TapState::Closed => tap.came_late(d.messages()),
                 TapState::Opening => {}
             }
         }
@@ -460,7 +462,7 @@ impl Domain {
         for tap in &mut remote.taps {
             match tap.state {
                 TapState::Open => outlets.extend(tap.outlet.filter(|o| !outlets.contains(o))),
-                TapState::Closed => tap.came_late(),
+                TapState::Closed => tap.came_late(d.messages()),
                 TapState::Opening => {}
             }
         }
@@ -481,12 +483,12 @@ impl Domain {
             }
             for tap in remote.taps.iter_mut().filter(|t| t.state == TapState::Open && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
-                    tap.given += 1;
+                    tap.given += d.messages();
                     if remote.reliable {
                         tap.sequences.push_back(d.sequence);
                     }
                 } else {
-                    tap.report.sink_full += 1;
+                    tap.report.sink_full += d.messages();
                 }
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use insane_transport::{
     Config, Counts, End, Event, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, SendError, Store,
 };
+use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_prefix};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
@@ -54,12 +55,37 @@ pub(crate) fn payload(epoch: u128, sequence: u64, len: u32) -> impl Iterator<Ite
 #[derive(Debug, Default)]
 struct Payloads1 {
     sizes: HashMap<u64, (u128, u64, u32)>,
+    /// Of those that are bundles: the sizes of their messages.
+    bundles: HashMap<u64, Vec<u32>>,
+}
+
+/// Small messages that follow each other, as a bundle has them.
+fn bundle(epoch: u128, first: u64, sizes: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (sequence, &len) in (first..).zip(sizes) {
+        bytes.extend_from_slice(&u64::from(len).to_le_bytes());
+        bytes.extend(payload(epoch, sequence, len));
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    bytes
 }
 
 impl Payloads for Payloads1 {
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
         let (epoch, sequence, whole) = self.sizes[&token];
-        out.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize));
+        match self.bundles.get(&token) {
+            Some(sizes) => {
+                out.extend_from_slice(&bundle(epoch, sequence, sizes)[offset as usize..(offset + len) as usize]);
+            }
+            None => out.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize)),
+        }
+    }
+
+    fn bundle(&mut self, token: u64, offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
+        let (epoch, sequence, _) = self.sizes[&token];
+        let bytes = bundle(epoch, sequence, &self.bundles[&token]);
+        let (bytes, count) = bundle_prefix(&bytes[offset as usize..(offset + len) as usize], room as usize, most)?;
+        Some((bytes as u32, count))
     }
 }
 
@@ -248,6 +274,27 @@ impl Host {
         Ok(())
     }
 
+    /// Gives a best-effort flow the small messages that are next as one; how many those were.
+    fn give_bundle(&mut self, n: usize, flow: u32, most: usize) -> Option<Result<u16, SendError>> {
+        let source = &self.sources[n];
+        let small = source.todo.iter().take_while(|len| **len <= MAX_BUNDLED);
+        let sizes: Vec<u32> = small.take(most.min(MAX_BUNDLE.into())).copied().collect();
+        let count = sizes.len() as u16;
+        if source.reliable || count == 0 {
+            return None;
+        }
+        let (epoch, sequence, token) = (source.epoch, source.next, self.next_token);
+        let len = bundle(epoch, sequence, &sizes).len() as u32;
+        let message = Outgoing { token, len, sequence, bundle: count, ..Outgoing::default() };
+        if let Err(why) = self.path.send(flow, message) {
+            return Some(Err(why));
+        }
+        self.next_token += 1;
+        self.payloads.sizes.insert(token, (epoch, sequence, len));
+        self.payloads.bundles.insert(token, sizes);
+        Some(Ok(count))
+    }
+
     /// Clients emit and consume.
     pub(crate) fn clients(&mut self, random: &mut Random) {
         for n in 0..self.sources.len() {
@@ -258,6 +305,23 @@ impl Host {
                 if source.reliable && source.retained.len() >= 64 {
                     break;
                 }
+                if random.percent(50) {
+                    match self.give_bundle(n, flow, 1 + random.below(64) as usize) {
+                        Some(Ok(count)) => {
+                            let source = &mut self.sources[n];
+                            for _ in 0..count {
+                                let len = source.todo.pop_front().expect("it was given");
+                                source.retained.insert(source.next, len);
+                                source.next += 1;
+                            }
+                            source.emitted += u64::from(count);
+                            continue;
+                        }
+                        Some(Err(SendError::Full)) | None => {}
+                        Some(Err(e)) => panic!("{e}"),
+                    }
+                }
+                let source = &self.sources[n];
                 let (Some(&len), sequence) = (source.todo.front(), source.next) else { break };
                 let given = self.give(n, flow, sequence, len);
                 let source = &mut self.sources[n];
@@ -308,12 +372,29 @@ impl Host {
                     let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
                     sink.link.push_back((flow, message.sequence, u64::from(len)));
                 }
+                Event::Bundle { flow, message, count, lies } => {
+                    let bytes = self.memory.take(lies);
+                    let epoch = self.flows[&flow];
+                    let mut rest = &bytes[..];
+                    for sequence in message.sequence..message.sequence + u64::from(count) {
+                        let len = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+                        let is = rest[8..8 + len].iter().copied();
+                        assert!(payload(epoch, sequence, len as u32).eq(is), "message {sequence} is changed");
+                        rest = &rest[8 + len.next_multiple_of(8)..];
+                        let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
+                        sink.link.push_back((flow, sequence, len as u64));
+                    }
+                    assert!(rest.is_empty());
+                }
                 Event::Discard(lies) => drop(self.memory.take(lies)),
                 Event::Released { flow, token, end } => {
                     let source = self.sources.iter_mut().find(|source| source.flow == Some(flow)).expect("its source");
                     let (_, sequence, _) = self.payloads.sizes[&token];
-                    *source.ends.entry(end).or_default() += 1;
-                    assert!(source.retained.remove(&sequence).is_some(), "{sequence} is released twice");
+                    let count = self.payloads.bundles.get(&token).map_or(1, |sizes| sizes.len() as u64);
+                    *source.ends.entry(end).or_default() += count;
+                    for sequence in sequence..sequence + count {
+                        assert!(source.retained.remove(&sequence).is_some(), "{sequence} is released twice");
+                    }
                 }
                 Event::Lost(_) => self.lost += 1,
                 Event::Closed { flow, counts } => {

@@ -1,7 +1,7 @@
 //! Writing frames.
 
 use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, first};
-use super::record::{FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
+use super::record::{BUNDLE_BYTES, FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
 use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
 /// Writes one frame at the end of a buffer that the caller keeps, so that nothing is allocated once it has grown.
@@ -99,6 +99,30 @@ impl<'a> FrameBuilder<'a> {
         fits
     }
 
+    /// The most bytes that the messages of a bundle added now may take.
+    #[must_use]
+    pub fn bundle_room(&self) -> usize {
+        self.room().saturating_sub(BUNDLE_BYTES) & !7
+    }
+
+    /// Adds `count` small messages that follow each other; `message` is of the first, without times. `fill` appends their
+    /// `len` bytes as [`Record::Bundle`](super::record::Record::Bundle) has them.
+    pub fn bundle_from(&mut self, message: &Message, count: u16, len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Ok(length) = u16::try_from(len) else { return false };
+        if self.room() < BUNDLE_BYTES + padded(len) {
+            return false;
+        }
+        let mut head = [0; BUNDLE_BYTES];
+        put_head(&mut head, kind::BUNDLE, message.priority << 4, length, message);
+        head[24..26].copy_from_slice(&count.to_le_bytes());
+        self.out.extend_from_slice(&head);
+        let end = self.out.len() + len;
+        fill(self.out);
+        self.out.resize(end, 0);
+        self.pad(len);
+        true
+    }
+
     /// Adds a part of a message and copies its payload.
     pub fn fragment(&mut self, message: &Message, part: Part, payload: &[u8]) -> bool {
         let fits = self.data(message, Some(part), payload.len());
@@ -149,13 +173,8 @@ impl<'a> FrameBuilder<'a> {
         flags |= if message.timestamp_ns != 0 { TIMESTAMP } else { 0 };
         flags |= if message.launch_ns != 0 { LAUNCH } else { 0 };
         let mut head = [0; FRAGMENT_BYTES];
-        head[0] = if part.is_some() { kind::FRAGMENT } else { kind::MESSAGE };
-        head[1] = flags;
-        head[2..4].copy_from_slice(&length.to_le_bytes());
-        head[4..8].copy_from_slice(&message.flow.to_le_bytes());
-        head[8..12].copy_from_slice(&message.index.to_le_bytes());
-        head[12..16].copy_from_slice(&message.lifetime_us.to_le_bytes());
-        head[16..24].copy_from_slice(&message.sequence.to_le_bytes());
+        let kind = if part.is_some() { kind::FRAGMENT } else { kind::MESSAGE };
+        put_head(&mut head, kind, flags, length, message);
         if let Some(part) = part {
             head[24..28].copy_from_slice(&part.total.to_le_bytes());
             head[28..32].copy_from_slice(&part.offset.to_le_bytes());
@@ -272,4 +291,15 @@ impl<'a> FrameBuilder<'a> {
     pub fn abandon(self) {
         self.out.truncate(self.start);
     }
+}
+
+/// What the headers of all kinds of data begin with.
+#[inline]
+fn put_head(head: &mut [u8; FRAGMENT_BYTES], kind: u8, flags: u8, length: u16, message: &Message) {
+    (head[0], head[1]) = (kind, flags);
+    head[2..4].copy_from_slice(&length.to_le_bytes());
+    head[4..8].copy_from_slice(&message.flow.to_le_bytes());
+    head[8..12].copy_from_slice(&message.index.to_le_bytes());
+    head[12..16].copy_from_slice(&message.lifetime_us.to_le_bytes());
+    head[16..24].copy_from_slice(&message.sequence.to_le_bytes());
 }

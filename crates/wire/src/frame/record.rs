@@ -31,6 +31,8 @@ pub mod kind {
     pub const PING: u8 = 10;
     /// The connection ends: its sender stops.
     pub const BYE: u8 = 11;
+    /// Small messages of one flow that follow each other.
+    pub const BUNDLE: u8 = 12;
 }
 
 /// Flag of a message or fragment: eight bytes of emission time follow its header.
@@ -46,6 +48,15 @@ pub const MESSAGE_BYTES: usize = 24;
 
 /// The size in bytes of a fragment's header without its optional fields.
 pub const FRAGMENT_BYTES: usize = 32;
+
+/// The size in bytes of a bundle's header.
+pub const BUNDLE_BYTES: usize = 32;
+
+/// The most messages in one bundle.
+pub const MAX_BUNDLE: u16 = 64;
+
+/// The longest message in a bundle, in bytes.
+pub const MAX_BUNDLED: u32 = 64;
 
 /// What is said of a message, whole or in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,6 +119,9 @@ pub enum Record<'a> {
     Message(Message, Place),
     /// A part of one.
     Fragment(Message, Part, Place),
+    /// Several small ones, as many as the number says; index and sequence are those of the first. Each is a word of eight
+    /// bytes that is its length, then its bytes, then nothing up to the next multiple of eight. They were checked.
+    Bundle(Message, u16, Place),
     /// Frames that arrived.
     Ack(Ack<'a>),
     /// A connection is opened or confirmed.
@@ -169,9 +183,10 @@ impl<'a> Records<'a> {
         let fixed = match code {
             kind::MESSAGE => MESSAGE_BYTES,
             kind::FRAGMENT => FRAGMENT_BYTES,
+            kind::BUNDLE => BUNDLE_BYTES,
             _ => ALIGN,
         };
-        let data = code == kind::MESSAGE || code == kind::FRAGMENT;
+        let data = matches!(code, kind::MESSAGE | kind::FRAGMENT | kind::BUNDLE);
         let options = if data { 8 * (flags & MESSAGE_FLAGS).count_ones() as usize } else { 0 };
         let head_bytes = fixed + options;
         let known = if data && peek { head_bytes } else { head_bytes + length };
@@ -225,10 +240,43 @@ fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>
     if bytes[0] == kind::MESSAGE {
         return Some(Record::Message(message, place));
     }
+    if bytes[0] == kind::BUNDLE {
+        let count = le16(bytes, 24);
+        // What is said of all of them would have to be said of each.
+        let plain = flags & MESSAGE_FLAGS == 0 && message.lifetime_us == 0 && bytes[26..32] == [0; 6];
+        let sound = plain && is_bundle(bytes.get(fixed..)?, count);
+        return sound.then_some(Record::Bundle(message, count, place));
+    }
     let part = Part { total: le32(bytes, 24), offset: le32(bytes, 28) };
     let end = part.offset as usize + place.len;
     let fits = part.total <= MAX_MESSAGE_BYTES && place.len > 0 && end <= part.total as usize;
     fits.then_some(Record::Fragment(message, part, place))
+}
+
+/// Whether bytes are `count` messages as a bundle has them, no more and no less.
+#[must_use]
+pub fn is_bundle(bytes: &[u8], count: u16) -> bool {
+    (1..=MAX_BUNDLE).contains(&count) && bundle_prefix(bytes, bytes.len(), count) == Some((bytes.len(), count))
+}
+
+/// How many whole messages from the beginning of a bundle fit into `room` bytes, `most` at most: their bytes and their number.
+/// `None`: it is no bundle, or they are fewer than `most` and fill it all the same.
+#[must_use]
+pub fn bundle_prefix(bytes: &[u8], room: usize, most: u16) -> Option<(usize, u16)> {
+    let (mut at, mut count) = (0, 0);
+    while count < most {
+        let length = bytes.get(at..)?.first_chunk::<ALIGN>().map(|word| u64::from_le_bytes(*word))?;
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BUNDLED as usize)?;
+        let next = at + ALIGN + padded(length);
+        if next > bytes.len() {
+            return None;
+        }
+        if next > room {
+            break;
+        }
+        (at, count) = (next, count + 1);
+    }
+    Some((at, count))
 }
 
 fn read_control(bytes: &[u8]) -> Option<Record<'_>> {
