@@ -2,14 +2,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::sync::mpsc::{channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-use common::{cc, example, folder, no_compiler, object, packet, registry, source};
+use common::{cc, example, folder, no_compiler, object, packet, registry};
 use insane_traffic::spec::Change;
-use insane_traffic::{Dequeued, Dropped, Pipeline, PipelineSpec, Plan, QueueId, Span, SpecError, Time};
+use insane_traffic::{Dequeued, Draft, Dropped, Pipeline, PipelineSpec, Plan, QueueId, Span, SpecError, Time};
 use insane_traffic_plugin::{Kind, LoadError, Registry};
 use tempfile::TempDir;
 
@@ -150,11 +148,14 @@ fn a_new_version_takes_over_when_a_change_says_so() {
     let modify =
         changes("[[change]]\nop = 'modify-policer'\nqueue = 0\npolicer = { type = 'plugin', name = 'numbered' }");
     for version in 2..=4 {
-        // The same path, and in half of the cases the same file with other bytes in it: what is loaded is not disturbed.
+        // Another file under the same path, or the same file with other bytes in it: what is loaded is not disturbed.
+        numbered(&folder, "next.so", version);
+        let (next, place) = (folder.path().join("next.so"), folder.path().join("numbered.so"));
         if version % 2 == 0 {
-            std::fs::remove_file(folder.path().join("numbered.so")).unwrap();
+            std::fs::rename(next, place).unwrap();
+        } else {
+            std::fs::copy(next, place).unwrap();
         }
-        numbered(&folder, "numbered.so", version);
         assert_eq!(number(&pipeline), u64::from(version) - 1);
         registry.replace("numbered.so").unwrap();
         assert_eq!(number(&pipeline), u64::from(version) - 1);
@@ -169,4 +170,119 @@ fn a_new_version_takes_over_when_a_change_says_so() {
     std::fs::File::options().write(true).open(folder.path().join("numbered.so")).unwrap().set_len(0).unwrap();
     pipeline.enqueue(Time::ZERO, packet(0, 0, 100), &mut ()).unwrap();
     assert_eq!((number(&pipeline), pipeline.packets()), (4, 2));
+}
+
+/// What the thread that moves packets is asked for: what it needs to plan elsewhere, or to make a change.
+enum Request {
+    Draft(Sender<Draft<Vec<u8>>>),
+    Commit(Plan<Vec<u8>>, Sender<Result<u64, SpecError>>),
+}
+
+/// Moves packets until nobody asks any more. Returns how many came out of which queue and how many were dropped.
+fn mover(mut pipeline: Pipeline<Vec<u8>>, requests: &Receiver<Request>) -> ([u64; 2], u64) {
+    let (mut now, mut arrived, mut out, mut dropped) = (Time::ZERO, 0_u64, [0_u64; 2], 0_u64);
+    loop {
+        let mut count = |_packet, _what: Dropped| dropped += 1;
+        for _ in 0..32 {
+            now += Span::from_micros(10);
+            arrived += 1;
+            let _queue = pipeline.enqueue(now, packet(46 * (arrived % 2) as u8, 0, 200), &mut count);
+            // Now and then some stay for a while.
+            while pipeline.packets() > arrived % 50
+                && let Dequeued::Packet(_, queue) = pipeline.dequeue(now, &mut count)
+            {
+                out[queue.index()] += 1;
+            }
+        }
+        match requests.try_recv() {
+            Ok(Request::Draft(to)) => to.send(pipeline.draft()).unwrap(),
+            Ok(Request::Commit(plan, to)) => to.send(pipeline.commit(now, plan, &mut count)).unwrap(),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => break,
+        }
+        pipeline.audit().unwrap();
+        assert_eq!(arrived, out[0] + out[1] + dropped + pipeline.packets());
+    }
+    (out, dropped)
+}
+
+#[test]
+fn objects_come_and_go_while_packets_flow_and_none_is_lost() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let registry = by_dscp(&folder);
+    example("red_line", &folder);
+    let live = pipeline(TWO_QUEUES, &registry).unwrap();
+    let (requests, inbox) = channel();
+    let moving = std::thread::spawn(move || mover(live, &inbox));
+    let apply = |changes: &[Change]| {
+        let (to, draft) = channel();
+        requests.send(Request::Draft(to)).unwrap();
+        let plan = draft.recv().unwrap().plan(changes)?;
+        let (to, done) = channel();
+        requests.send(Request::Commit(plan, to)).unwrap();
+        done.recv().unwrap()
+    };
+    let queue = |kind: &str| changes(&format!("[[change]]\nop = 'modify-queue'\nid = 1\nkind = {kind}"));
+    let red_line = "{ type = 'plugin', name = 'red-line', options = 'line_us=1000000' }";
+    assert!(apply(&queue(red_line)).unwrap_err().to_string().contains("there is none"));
+    for round in 0..20 {
+        registry.load("by_dscp.so").unwrap();
+        registry.load("red_line.so").unwrap();
+        apply(&[queue(red_line), filter("add", "46=1")].concat()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        if round % 2 == 0 {
+            registry.replace("red_line.so").unwrap();
+            apply(&queue(red_line)).unwrap();
+        }
+        let error = apply(&queue("{ type = 'plugin', name = 'red-line', options = 'line=3' }")).unwrap_err();
+        assert_eq!(error.to_string(), "plug-in `red-line`: `line=3` is not known; there is line_us");
+        assert!(matches!(registry.unload("red_line.so"), Err(LoadError::InUse { .. })));
+        apply(&[queue("{ type = 'fifo' }"), changes("[[change]]\nop = 'delete-filter'\nid = 1")].concat()).unwrap();
+        registry.unload("red_line.so").unwrap();
+        registry.unload("by_dscp.so").unwrap();
+        assert_eq!(registry.list(), []);
+    }
+    drop(requests);
+    let (out, dropped) = moving.join().unwrap();
+    assert!(out[0] > 0 && out[1] > 0, "{out:?}");
+    assert_eq!(dropped, 0, "no change asked for a drop");
+}
+
+#[test]
+fn a_queue_in_rust_keeps_the_delay_below_its_line() {
+    let folder = folder();
+    let registry = registry(&folder);
+    example("red_line", &folder);
+    registry.load("red_line.so").unwrap();
+    let kind = "{ type = 'plugin', name = 'red-line', options = 'line_us=5000', limit = { packets = 100 } }";
+    let mut pipeline = pipeline(&format!("version = 1\n[[queue]]\nid = 0\nkind = {kind}"), &registry).unwrap();
+    let mut reasons = Vec::new();
+    let mut drops = |_packet, what: Dropped| reasons.push(what.reason.name());
+    // Twice as many packets as leave, the second half of them ECN-capable: these are marked, and the limit stops them.
+    let mut marked = 0;
+    for n in 0..2_000_u64 {
+        let now = Time::from_micros(500 * n);
+        let ecn = if n < 1_000 { 0 } else { 2 };
+        let _queue = pipeline.enqueue(now, packet(0, ecn, 200), &mut drops);
+        if n % 2 == 0
+            && let Dequeued::Packet(packet, _) = pipeline.dequeue(now, &mut drops)
+        {
+            marked += u64::from(packet[1] & 3 == 3);
+        }
+        if n == 999 {
+            assert!(pipeline.packets() <= 11, "{} packets of 0.5 ms each", pipeline.packets());
+        }
+        pipeline.audit().unwrap();
+    }
+    let stats = &pipeline.stats().queues[0];
+    let count = |name: &str| stats.xstats.get_count(name).unwrap();
+    assert_eq!((count("faults"), count("sent")), (0, stats.basic.packets));
+    // A packet may be marked and not have left yet.
+    assert!(marked > 100 && count("ecn_mark") - marked <= 1, "{marked} {}", count("ecn_mark"));
+    let of = |name: &str| reasons.iter().filter(|r| **r == name).count() as u64;
+    assert_eq!((of("plugin"), of("queue_packets")), (count("discarded"), count("refused")));
+    assert!(of("plugin") > 100 && of("queue_packets") > 100, "{} {}", of("plugin"), of("queue_packets"));
 }
