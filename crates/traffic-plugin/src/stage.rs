@@ -112,7 +112,7 @@ unsafe fn short_text(text: *const c_char) -> Option<String> {
     let mut bytes = Vec::new();
     for n in 0..=MAX_NAME {
         // SAFETY: no byte before this one was the NUL, so this one belongs to the text.
-        let byte = unsafe { text.add(n).read() } as u8;
+        let byte = unsafe { text.cast::<u8>().add(n).read() };
         if byte == 0 {
             break;
         }

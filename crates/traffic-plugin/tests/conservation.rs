@@ -89,15 +89,13 @@ fn change(number: u32) -> Change {
         5 => Change::SetScheduler { scheduler: SchedulerSpec::RoundRobin {} },
         6 => Change::SetPacer { pacer: PacerSpec::Plugin { name, options } },
         7 => Change::DeletePacer {},
-        8 => Change::AddPolicer {
-            queue: insane_traffic::QueueId(queue),
-            policer: PolicerSpec::Plugin { name, options },
-        },
+        8 => {
+            Change::AddPolicer { queue: insane_traffic::QueueId(queue), policer: PolicerSpec::Plugin { name, options } }
+        }
         9 => Change::DeletePolicer { queue: insane_traffic::QueueId(queue) },
-        10 => Change::ModifyShaper {
-            queue: insane_traffic::QueueId(queue),
-            shaper: ShaperSpec::Plugin { name, options },
-        },
+        10 => {
+            Change::ModifyShaper { queue: insane_traffic::QueueId(queue), shaper: ShaperSpec::Plugin { name, options } }
+        }
         11 => text(format!(
             "op = 'modify-filter'\nfilter = {{ id = 1, to = {{ type = 'plugin', name = 'chaos', options = '{options}' }} }}"
         )),

@@ -175,7 +175,7 @@ fn a_new_version_takes_over_when_a_change_says_so() {
 /// What the thread that moves packets is asked for: what it needs to plan elsewhere, or to make a change.
 enum Request {
     Draft(Sender<Draft<Vec<u8>>>),
-    Commit(Plan<Vec<u8>>, Sender<Result<u64, SpecError>>),
+    Commit(Box<Plan<Vec<u8>>>, Sender<Result<u64, SpecError>>),
 }
 
 /// Moves packets until nobody asks any more. Returns how many came out of which queue and how many were dropped.
@@ -196,7 +196,7 @@ fn mover(mut pipeline: Pipeline<Vec<u8>>, requests: &Receiver<Request>) -> ([u64
         }
         match requests.try_recv() {
             Ok(Request::Draft(to)) => to.send(pipeline.draft()).unwrap(),
-            Ok(Request::Commit(plan, to)) => to.send(pipeline.commit(now, plan, &mut count)).unwrap(),
+            Ok(Request::Commit(plan, to)) => to.send(pipeline.commit(now, *plan, &mut count)).unwrap(),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => break,
         }
@@ -222,7 +222,7 @@ fn objects_come_and_go_while_packets_flow_and_none_is_lost() {
         requests.send(Request::Draft(to)).unwrap();
         let plan = draft.recv().unwrap().plan(changes)?;
         let (to, done) = channel();
-        requests.send(Request::Commit(plan, to)).unwrap();
+        requests.send(Request::Commit(Box::new(plan), to)).unwrap();
         done.recv().unwrap()
     };
     let queue = |kind: &str| changes(&format!("[[change]]\nop = 'modify-queue'\nid = 1\nkind = {kind}"));

@@ -1,7 +1,7 @@
 //! Stages of all kinds that answer at random: half of the answers are ones that can be, the others are anything.
 
-use std::num::Wrapping;
 use std::ffi::{CStr, c_char, c_void};
+use std::num::Wrapping;
 use std::ptr;
 
 use insane_traffic::Rng;
