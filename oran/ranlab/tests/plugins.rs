@@ -6,8 +6,10 @@ use std::process::Command;
 
 use insane_ranlab::config::Config;
 use insane_ranlab::core::cell::{Cell, Side};
-use insane_ranlab::host::plugins;
-use insane_traffic::Time;
+use insane_ranlab::host::lab::Lab;
+use insane_ranlab::host::{impossible, plugins};
+use insane_traffic::spec::{FilterSpec, MatchSpec, TargetSpec};
+use insane_traffic::{Change, Time};
 use tempfile::TempDir;
 
 /// Builds the example of a classifier in C; `None` without a compiler, which is said.
@@ -73,8 +75,7 @@ fn a_bearers_classifier_comes_from_an_object_that_the_file_names() {
     let unload = || registry.unload("by_dscp.so");
     assert!(unload().unwrap_err().to_string().contains("in use"));
     // The classifier goes while packets are queued behind its decisions.
-    let change = insane_traffic::Change::DeleteFilter { id: 1 };
-    cell.change(0x4601, 1, &[change]).unwrap();
+    cell.change(0x4601, 1, &[Change::DeleteFilter { id: 1 }]).unwrap();
     unload().unwrap();
     cell.advance(Time::from_millis(500));
     cell.audit().unwrap();
@@ -110,4 +111,25 @@ fn the_program_says_what_is_wrong_with_an_object_or_its_options() {
     std::fs::set_permissions(folder.path().join("by_dscp.so"), std::fs::Permissions::from_mode(0o666)).unwrap();
     let error = check(&file(&folder, "46=1"));
     assert!(error.contains("by_dscp.so") && error.contains("chmod go-w"), "{error}");
+}
+
+#[test]
+fn a_lab_that_runs_loads_uses_and_unloads_an_object() {
+    let Some(folder) = by_dscp() else { return };
+    if let Some(why) = impossible() {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let text = format!("version = 1\n[plugins]\ndirectories = [\"{}\"]", folder.path().display());
+    let lab = Lab::start(&Config::parse(&text).unwrap(), None).unwrap();
+    let to = TargetSpec::Plugin { name: "by-dscp".into(), options: "46=0".into() };
+    let filter = FilterSpec { id: 1, priority: 1, matches: MatchSpec::default(), to };
+    let add = [Change::AddFilter { filter }];
+    let error = lab.change(0x4601, 1, &add).unwrap_err().to_string();
+    assert!(error.contains("no classifier of this name is loaded"), "{error}");
+    lab.plugins.load("by_dscp.so").unwrap();
+    lab.change(0x4601, 1, &add).unwrap();
+    assert!(lab.plugins.unload("by_dscp.so").unwrap_err().to_string().contains("in use"));
+    lab.change(0x4601, 1, &[Change::DeleteFilter { id: 1 }]).unwrap();
+    lab.plugins.unload("by_dscp.so").unwrap();
 }
