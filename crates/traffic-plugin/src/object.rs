@@ -76,9 +76,10 @@ pub(crate) fn load(path: PathBuf, bytes: &[u8]) -> Result<Vec<Offer>, LoadError>
         LoadError::Linker(text)
     })?;
     // SAFETY: the header says what the symbol is; an object that defines it as something else is not told from here.
-    let symbol: Result<Symbol<unsafe extern "C" fn(u32) -> *const Table>, _> =
-        unsafe { library.get_singlethreaded(abi::SYMBOL.as_bytes()) };
-    let entry = *symbol.map_err(|_| LoadError::NoSymbol)?;
+    let symbol: Result<Symbol<Option<unsafe extern "C" fn(u32) -> *const Table>>, _> =
+        unsafe { library.get(abi::SYMBOL.as_bytes()) };
+    // A symbol may be defined and have the address 0.
+    let entry = symbol.ok().and_then(|symbol| *symbol).ok_or(LoadError::NoSymbol)?;
     let object = Arc::new(Object { path, _library: Some(library), _memory: Some(memory) });
     // SAFETY: the object stays loaded as long as `object` is there, and each offer has it.
     let tables = (0..abi::MAX_STAGES).map(|n| unsafe { entry(n) }).take_while(|table| !table.is_null());

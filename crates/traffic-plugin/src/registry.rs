@@ -142,8 +142,10 @@ impl Registry {
     /// Nothing is loaded from it, or a stage made from it is still there: in a pipeline, or in a plan that was not committed.
     pub fn unload(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
         let path = path.as_ref();
-        let below = |directory: &PathBuf| std::fs::canonicalize(directory.join(path)).ok();
-        let places: Vec<PathBuf> = self.directories.iter().filter_map(below).collect();
+        // Through a link, or as it is called if the file is gone by now.
+        let linked = self.directories.iter().filter_map(|d| std::fs::canonicalize(d.join(path)).ok());
+        let named = self.directories.iter().filter_map(|d| Some(std::fs::canonicalize(d).ok()?.join(path)));
+        let places: Vec<PathBuf> = linked.chain(named).collect();
         let mut entries = self.entries();
         let found = entries.iter().position(|e| e.is_current() && (e.path == path || places.contains(&e.path)));
         let Some(found) = found else { return Err(LoadError::NotLoaded) };
@@ -174,7 +176,8 @@ impl Registry {
         let entries = self.entries();
         let Some(offer) = find(&entries, kind, name) else {
             let all = entries.iter().flat_map(|e| &e.offers);
-            let names: Vec<&str> = all.filter(|o| o.kind == kind).map(|o| o.name.as_str()).collect();
+            let all = all.filter(|o| o.kind == kind && o.current.load(Ordering::Acquire));
+            let names: Vec<&str> = all.map(|o| o.name.as_str()).collect();
             let there =
                 if names.is_empty() { "there is none".into() } else { format!("there are {}", names.join(", ")) };
             return Err(PluginError(format!("no {kind} of this name is loaded; {there}")));

@@ -280,10 +280,10 @@ impl Instance {
         unsafe { modify(self.stage.as_ptr(), text.as_ptr()) == 0 }
     }
 
-    /// Adds what every stage from an object has to tell, and what it tells itself.
-    pub(crate) fn stats(&self, faults: u64, out: &mut StatMap) {
+    /// Adds what the host counts of it, and what it tells itself under other names.
+    pub(crate) fn stats(&self, counts: &[(&'static str, u64)], out: &mut StatMap) {
         out.text("plugin", self.offer.name.as_str());
-        out.count("faults", faults);
+        counts.iter().for_each(|&(name, value)| out.count(name, value));
         let Some(stats) = self.offer.stats else { return };
         let mut sink = Sink { out, room: MAX_STATS };
         // SAFETY: the stage lives, and `sink` lives through the call, in which `emit` is the only one to use it.

@@ -159,6 +159,12 @@ fn run(seed: u64, ops: &[(u8, u32)], seen: &mut BTreeMap<&'static str, u64>) {
             _ => {
                 let stats = pipeline.stats();
                 assert_eq!(stats.basic.drops, dropped.get());
+                let queues = stats.queues.iter().flat_map(|q| [Some(&q.xstats), q.police.as_ref(), q.shaper.as_ref()]);
+                for map in queues.flatten().chain([&stats.scheduler, &stats.pacer]) {
+                    let names: Vec<&str> = map.iter().map(|(name, _)| name).collect();
+                    let apart: std::collections::HashSet<_> = names.iter().collect();
+                    assert!(apart.len() == names.len() && names.len() < 80, "{names:?}");
+                }
             }
         }
         pipeline.audit().unwrap();

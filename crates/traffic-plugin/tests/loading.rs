@@ -170,6 +170,9 @@ fn a_new_version_takes_over_when_a_change_says_so() {
     std::fs::File::options().write(true).open(folder.path().join("numbered.so")).unwrap().set_len(0).unwrap();
     pipeline.enqueue(Time::ZERO, packet(0, 0, 100), &mut ()).unwrap();
     assert_eq!((number(&pipeline), pipeline.packets()), (4, 2));
+    std::fs::remove_file(folder.path().join("numbered.so")).unwrap();
+    pipeline.apply(Time::ZERO, &changes("[[change]]\nop = 'delete-policer'\nqueue = 0"), &mut ()).unwrap();
+    registry.unload("numbered.so").unwrap();
 }
 
 /// What the thread that moves packets is asked for: what it needs to plan elsewhere, or to make a change.
@@ -279,6 +282,8 @@ fn a_queue_in_rust_keeps_the_delay_below_its_line() {
     }
     let stats = &pipeline.stats().queues[0];
     let count = |name: &str| stats.xstats.get_count(name).unwrap();
+    let names: Vec<&str> = stats.xstats.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["plugin", "faults", "discarded", "ecn_mark", "refused", "line_ns", "sent", "worst_ns"]);
     assert_eq!((count("faults"), count("sent")), (0, stats.basic.packets));
     // A packet may be marked and not have left yet.
     assert!(marked > 100 && count("ecn_mark") - marked <= 1, "{marked} {}", count("ecn_mark"));

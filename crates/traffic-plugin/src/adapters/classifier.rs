@@ -67,6 +67,6 @@ impl classify::Classifier for Classifier {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
+        self.stage.stats(&[("faults", self.faults)], out);
     }
 }

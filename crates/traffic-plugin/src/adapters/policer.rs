@@ -52,6 +52,6 @@ impl police::Policer for Policer {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
+        self.stage.stats(&[("faults", self.faults)], out);
     }
 }

@@ -176,13 +176,12 @@ impl<P: Packet> queue::Queue<P> for Queue<P> {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
-        for (name, value) in
-            [("discarded", self.discards), ("ecn_mark", self.marks), ("refused", self.store.overlimits)]
-        {
-            if out.get(name).is_none() {
-                out.count(name, value);
-            }
-        }
+        let counts = [
+            ("faults", self.faults),
+            ("discarded", self.discards),
+            ("ecn_mark", self.marks),
+            ("refused", self.store.overlimits),
+        ];
+        self.stage.stats(&counts, out);
     }
 }

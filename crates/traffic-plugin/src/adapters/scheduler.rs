@@ -172,6 +172,6 @@ impl schedule::Scheduler for Scheduler {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
+        self.stage.stats(&[("faults", self.faults)], out);
     }
 }

@@ -52,7 +52,7 @@ impl shape::Shaper for Shaper {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
+        self.stage.stats(&[("faults", self.faults)], out);
     }
 }
 
@@ -102,7 +102,7 @@ impl pace::Pacer for Pacer {
     }
 
     fn stats(&self, out: &mut StatMap) {
-        self.stage.stats(self.faults, out);
+        self.stage.stats(&[("faults", self.faults)], out);
     }
 }
 
