@@ -27,6 +27,14 @@ impl StatMap {
         self.0.push((name.into(), Value::Count(value)));
     }
 
+    /// Adds to a count, which begins here if there is none of this name.
+    pub fn add(&mut self, name: &'static str, value: u64) {
+        match self.0.iter_mut().find(|(n, v)| n == name && matches!(v, Value::Count(_))) {
+            Some((_, Value::Count(count))) => *count = count.saturating_add(value),
+            _ => self.count(name, value),
+        }
+    }
+
     /// Adds a number that may be negative.
     pub fn signed(&mut self, name: impl Into<Cow<'static, str>>, value: i64) {
         // Texts do not tell a positive number of either kind; neither does this.

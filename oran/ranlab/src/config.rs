@@ -1,5 +1,7 @@
 //! The configuration: one TOML file, unknown keys refused; `default.toml` explains every key.
 
+use std::path::PathBuf;
+
 use insane_traffic::spec::{Duration, MatchSpec, Size};
 use insane_traffic::{PipelineSpec, Span};
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,9 @@ pub const DEFAULT_TOML: &str = include_str!("../default.toml");
 pub const MAX_UES: usize = 32;
 /// How many bearers a UE may have (TS 38.331: maxDRB is 29).
 pub const MAX_BEARERS: usize = 29;
+
+/// How many plug-in directories and objects there may be.
+pub const MAX_PLUGINS: usize = 64;
 
 /// What is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +80,9 @@ pub struct Config {
     /// The namespaces and what runs in them.
     #[serde(default)]
     pub host: HostSpec,
+    /// Where stages of pipelines may come from besides the library.
+    #[serde(default)]
+    pub plugins: PluginsSpec,
     /// What the core marks with which QoS flow identifier, first match wins.
     #[serde(default, rename = "qos_rule")]
     pub qos_rules: Vec<QosRule>,
@@ -105,6 +113,7 @@ impl Default for Config {
             feedback: FeedbackSpec::default(),
             wan: WanSpec::default(),
             host: HostSpec::default(),
+            plugins: PluginsSpec::default(),
             qos_rules: Vec::new(),
             ues: one_ue(),
         }
@@ -330,6 +339,16 @@ impl Default for HostSpec {
     fn default() -> Self {
         Self { mtu: 1_500, tcp_buffer: Size(32 << 20), congestion_control: "cubic".into(), ecn: false, realtime: true }
     }
+}
+
+/// `[plugins]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PluginsSpec {
+    /// The directories that shared objects may come from.
+    pub directories: Vec<PathBuf>,
+    /// The shared objects that are loaded when the lab starts.
+    pub objects: Vec<PathBuf>,
 }
 
 /// `[[qos_rule]]`

@@ -8,7 +8,7 @@
 //! It does not: encode radio signals, cipher, compress headers, hand over, or page. What it says of delay holds for what it
 //! models and is good to a few milliseconds on a busy machine.
 //!
-//! Layer: below the O-RAN faces; depends on `insane-traffic`. [`core`] is sans-IO with a virtual clock; [`host`] is
+//! Layer: below the O-RAN faces; depends on `insane-traffic` and, for stages from shared objects, `insane-traffic-plugin`. [`core`] is sans-IO with a virtual clock; [`host`] is
 //! namespaces, devices and the real clock.
 //!
 //! Main types: [`config::Config`] (the file), [`core::cell::Cell`] (the state machine).

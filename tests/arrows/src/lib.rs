@@ -26,6 +26,7 @@ pub const LAYERS: &[&str] = &[
     "crates/wire",
     "crates/transport",
     "crates/traffic",
+    "crates/traffic-plugin",
     "crates/traffic-capi",
     "crates/netstack",
     "crates/datapath",
@@ -53,9 +54,21 @@ pub const LAYERS: &[&str] = &[
 /// Crates that are state machines over values and time: no sockets, files, clocks or threads, and no `unsafe`.
 pub const SANS_IO: &[&str] = &["crates/wire", "crates/transport", "crates/traffic", "crates/netstack"];
 
-/// Dependencies by which a crate could do input or output.
-pub const IO_CRATES: &[&str] =
-    &["libc", "rustix", "nix", "mio", "socket2", "tokio", "async-std", "smol", "io-uring", "polling"];
+/// Dependencies by which a crate could do input or output, or run code that is not part of it.
+pub const IO_CRATES: &[&str] = &[
+    "libc",
+    "rustix",
+    "nix",
+    "mio",
+    "socket2",
+    "tokio",
+    "async-std",
+    "smol",
+    "io-uring",
+    "polling",
+    "libloading",
+    "dlopen2",
+];
 
 /// A member of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,5 +206,13 @@ mod tests {
             ["crates/wire is sans-IO and depends on rustix"]
         );
         assert!(faults(&[one("crates/shm", &[], &["rustix"])]).is_empty());
+    }
+
+    #[test]
+    fn only_the_crate_made_for_it_loads_shared_objects_for_the_pipeline() {
+        assert_eq!(faults(&[one("crates/traffic", &[], &["libloading"])]).len(), 1);
+        assert_eq!(faults(&[one("crates/traffic", &["crates/traffic-plugin"], &[])]).len(), 1);
+        assert!(faults(&[one("crates/traffic-plugin", &["crates/traffic"], &["libloading", "rustix"])]).is_empty());
+        assert_eq!(forbidden(&edge("oran/ranlab", "crates/traffic-plugin")), None);
     }
 }

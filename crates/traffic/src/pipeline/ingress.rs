@@ -76,7 +76,15 @@ impl<P: Packet> Pipeline<P> {
                 (meta, Err((queue, DropReason::Policer)))
             }
             Verdict::Redirect(other) => {
-                let other = if self.slots.get(other).is_some() { other } else { QueueId::DEFAULT };
+                let other = if self.slots.get(other).is_some() {
+                    other
+                } else {
+                    // Only a policer from outside names a queue that does not exist.
+                    if let Some(policer) = self.slots.get_mut(queue).and_then(|slot| slot.policer.as_mut()) {
+                        policer.misdirected();
+                    }
+                    QueueId::DEFAULT
+                };
                 if let Some(slot) = self.slots.get_mut(other) {
                     slot.basic.requeues += 1;
                     self.requeues += 1;

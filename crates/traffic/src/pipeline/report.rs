@@ -40,7 +40,8 @@ impl<P: Packet> Pipeline<P> {
             queues: self.queue_stats(),
             scheduler: map(&|out| {
                 self.scheduler.stats(out);
-                out.count("faults", self.scheduler_faults);
+                // A scheduler from elsewhere has faults of its own.
+                out.add("faults", self.scheduler_faults);
             }),
             pacer: map(&|out| self.pacer.stats(out)),
         }

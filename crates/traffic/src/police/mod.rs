@@ -28,6 +28,9 @@ pub trait Policer: Send {
     /// Decides over one packet. Every packet that is offered counts, also one that is dropped later.
     fn police(&mut self, now: Time, packet: &PacketView<'_>) -> Verdict;
 
+    /// The queue of the last [`Verdict::Redirect`] does not exist; the packet goes to the default queue.
+    fn misdirected(&mut self) {}
+
     /// Takes new parameters and keeps its state; false if they are for another kind of policer.
     fn modify(&mut self, _spec: &PolicerSpec) -> bool {
         false

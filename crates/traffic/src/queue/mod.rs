@@ -128,6 +128,11 @@ impl<P: Packet> Store<P> {
         self.items.front()
     }
 
+    /// Sets congestion experienced in the oldest packet; false if there is none, or it is Not-ECT or cannot be written.
+    pub fn mark_front(&mut self) -> bool {
+        self.items.front_mut().is_some_and(Queued::mark)
+    }
+
     /// Packets stored.
     #[must_use]
     pub fn packets(&self) -> usize {

@@ -207,6 +207,7 @@ impl FilterSpec {
             return Err(SpecError::invalid("match.server_name", format!("{} names", names.len()), expected));
         }
         match &self.to {
+            TargetSpec::Plugin { name, options } => super::validate::plugin(name, options),
             TargetSpec::Qfi { map } if map.len() > 64 || map.iter().any(|m| m.qfi.max() > 63) => {
                 let expected = "it may have at most 64 entries with identifiers of 0 to 63";
                 Err(SpecError::invalid("to.map", format!("{} entries", map.len()), expected))

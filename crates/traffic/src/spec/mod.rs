@@ -113,8 +113,17 @@ impl PipelineSpec {
     /// The line that cannot be read, or what does not fit together.
     pub fn from_toml(text: &str) -> Result<Self, SpecError> {
         let spec: Self = toml::from_str(text).map_err(|e| SpecError::Syntax { text: e.to_string() })?;
-        Layout::new(&spec)?;
+        spec.check()?;
         Ok(spec)
+    }
+
+    /// Checks that all parts are in range and name only what exists. Whether plug-ins are there is not known before a
+    /// pipeline is made.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub fn check(&self) -> Result<(), SpecError> {
+        Layout::new(self).map(|_| ())
     }
 
     /// The pipeline as a file.

@@ -122,6 +122,20 @@ pub(super) fn require(ok: bool, what: &str, value: impl ToString, expected: &'st
     if ok { Ok(()) } else { Err(SpecError::invalid(what, value, expected)) }
 }
 
+/// How long the text for a plug-in may be, in bytes.
+const MAX_OPTIONS: usize = 65_536;
+
+/// Whether a name and a text can be those of a plug-in.
+pub(super) fn plugin(name: &str, options: &str) -> Result<(), SpecError> {
+    let can_be = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let expected = "it must be 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'";
+    let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
+    require((1..=64).contains(&name.len()) && name.bytes().all(can_be), "the plug-in's name", shown(), expected)?;
+    let expected = "it must be at most 65536 bytes without a NUL";
+    let size = format!("{} bytes long", options.len());
+    require(options.len() <= MAX_OPTIONS && !options.contains('\0'), "the text for the plug-in", size, expected)
+}
+
 impl LimitSpec {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
         require((1..=16 << 20).contains(&self.packets), "limit.packets", self.packets, "it must be 1 to 16777216")?;
@@ -214,7 +228,8 @@ impl Dualpi2Spec {
 impl QueueKind {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
         match self {
-            Self::Fifo { limit } | Self::Plugin { limit, .. } => limit.validate(),
+            Self::Fifo { limit } => limit.validate(),
+            Self::Plugin { name, options, limit } => plugin(name, options).and_then(|()| limit.validate()),
             Self::Codel(codel) => codel.validate(),
             Self::Red(red) => red.validate(),
             Self::Pie(pie) => pie.validate(),
@@ -267,14 +282,17 @@ impl PolicerSpec {
                 require(pir >= cir, "policer.pir", pir, "it must be at least cir (RFC 2698 §2)")?;
                 require(cbs.0 > 0 && pbs.0 > 0, "policer.cbs", cbs, "it and pbs must be above 0 (RFC 2698 §2)")
             }
-            Self::Plugin { .. } => Ok(()),
+            Self::Plugin { name, options } => plugin(name, options),
         }
     }
 }
 
 impl ShaperSpec {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
-        let Self::TokenBucket { rate, burst } = self else { return Ok(()) };
+        let (rate, burst) = match self {
+            Self::TokenBucket { rate, burst } => (rate, burst),
+            Self::Plugin { name, options } => return plugin(name, options),
+        };
         require((1..=1_000_000_000_000).contains(&rate.0), "shaper.rate", rate, "it must be 1bit to 1000gbit")?;
         require((1..=16 << 30).contains(&burst.0), "shaper.burst", burst, "it must be 1 byte to 16 GiB")
     }
@@ -331,6 +349,7 @@ impl SchedulerSpec {
                     "it must be 1 to 50",
                 )?;
             }
+            Self::Plugin { name, options } => plugin(name, options)?,
             _ => {}
         }
         let (Self::Drr { weights, .. } | Self::Weighted { weights }) = self else { return Ok(()) };
@@ -344,7 +363,8 @@ impl SchedulerSpec {
 impl PacerSpec {
     pub(super) fn validate(&self) -> Result<(), SpecError> {
         match self {
-            Self::None {} | Self::Plugin { .. } => Ok(()),
+            Self::None {} => Ok(()),
+            Self::Plugin { name, options } => plugin(name, options),
             Self::Dql(dql) => {
                 let in_order = dql.min_limit.0 > 0 && dql.min_limit <= dql.max_limit && dql.max_limit.0 <= 1 << 40;
                 let expected = "min_limit must be above 0 and at most max_limit, that at most 1 TiB";

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use insane_ranlab::config::{Config, DEFAULT_TOML};
+use insane_ranlab::core::cell::Cell;
 use insane_ranlab::experiment::{EXPERIMENTS, Settings, game};
 use insane_ranlab::host::lab::{Lab, Sample};
 use insane_ranlab::host::namespaces::{SERVER, abandon, address};
 use insane_ranlab::host::process::{Running, in_namespace};
 use insane_ranlab::host::sys::realtime;
 use insane_ranlab::host::trace::Trace;
-use insane_ranlab::host::{impossible, view};
+use insane_ranlab::host::{impossible, plugins, view};
 
 /// A 5G user plane in user space that real programs talk through. Needs root: it makes network namespaces, and removes
 /// them when it ends.
@@ -33,7 +34,7 @@ struct Arguments {
 enum Verb {
     /// Print the shipped configuration with every key explained.
     Config,
-    /// Check a configuration, and say what is wrong with it.
+    /// Check a configuration, and say what is wrong with it. Shared objects that it names are loaded for that.
     Check {
         /// The file.
         file: PathBuf,
@@ -129,9 +130,11 @@ fn main() -> ExitCode {
             print!("{DEFAULT_TOML}");
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Check { file } => read(&file).map(|_| {
+        Verb::Check { file } => read(&file).and_then(|config| {
+            Cell::with_plugins(&config, Some(plugins::load(&config)?))
+                .map_err(|e| format!("{}: {e}", file.display()))?;
             println!("{}: all well", file.display());
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }),
         Verb::Run(arguments) => run(&arguments),
         Verb::Experiment { names, quick, repetitions, config, out } => {

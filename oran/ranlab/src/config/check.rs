@@ -3,7 +3,9 @@
 use insane_traffic::Span;
 use insane_traffic::classify::Matcher;
 
-use super::{CONFIG_VERSION, Config, ConfigError, MAX_BEARERS, MAX_UES, Radio, UeSpec, fault};
+use super::{
+    CONFIG_VERSION, Config, ConfigError, MAX_BEARERS, MAX_PLUGINS, MAX_UES, PluginsSpec, Radio, UeSpec, fault,
+};
 
 impl Config {
     /// Checks every value.
@@ -19,6 +21,7 @@ impl Config {
             radio.check(key)?;
         }
         self.check_times()?;
+        self.plugins.check()?;
         for rule in &self.qos_rules {
             Matcher::new(&rule.matches)
                 .map_err(|e| ConfigError::Value { key: "qos_rule.match".into(), fault: e.to_string() })?;
@@ -113,9 +116,25 @@ impl Config {
                     return fault("ue.bearer.qfi", format!("{qfi} is mapped twice"));
                 }
             }
-            let spec = bearer.spec()?;
-            insane_traffic::Pipeline::<Vec<u8>>::new(&spec, 0)
+            bearer
+                .spec()?
+                .check()
                 .map_err(|e| ConfigError::Value { key: "ue.bearer.pipeline".into(), fault: e.to_string() })?;
+        }
+        Ok(())
+    }
+}
+
+impl PluginsSpec {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.directories.len() > MAX_PLUGINS || self.objects.len() > MAX_PLUGINS {
+            return fault("plugins", format!("there may be at most {MAX_PLUGINS} directories and objects"));
+        }
+        if let Some(directory) = self.directories.iter().find(|d| !d.is_absolute()) {
+            return fault("plugins.directories", format!("{} must begin with a slash", directory.display()));
+        }
+        if self.directories.is_empty() && !self.objects.is_empty() {
+            return fault("plugins.directories", "it must name the directory that the objects lie in");
         }
         Ok(())
     }

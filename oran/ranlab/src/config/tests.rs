@@ -58,6 +58,8 @@ fn impossible_values_are_refused_with_their_key() {
         ("version = 1\n[downlink.mcs]\ntype = \"fixed\"\nindex = 28", "downlink.mcs"),
         ("version = 1\n[downlink.harq]\nbler = nan", "downlink.harq.bler"),
         ("version = 1\n[uplink]\nlayers = 9", "uplink.layers"),
+        ("version = 1\n[plugins]\ndirectories = [\"plugins\"]", "plugins.directories"),
+        ("version = 1\n[plugins]\nobjects = [\"/usr/lib/a.so\"]", "plugins.directories"),
         ("version = 1\n[rlc]\nlimit = 10", "rlc.limit"),
         ("version = 1\n[rlc]\nreordering = \"0ms\"", "rlc.reordering"),
         ("version = 1\n[wan]\ndelay = \"11s\"", "wan.delay"),

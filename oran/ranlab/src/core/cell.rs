@@ -1,11 +1,12 @@
 //! The cell: everything between the server's and the UEs' devices, as one state machine.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use insane_traffic::classify::{Matcher, PacketView};
 use insane_traffic::parse::{PduFormat, parse};
 use insane_traffic::spec::Change;
-use insane_traffic::{Dequeued, Packet, Pipeline, RlcStatus, SpecError, Time};
+use insane_traffic::{Dequeued, Packet, Pipeline, Plugins, RlcStatus, SpecError, Time};
 
 use super::air::{Air, Arrived, FlowSettings, Grant, Harq};
 use super::channel::Mcs;
@@ -149,6 +150,14 @@ impl Cell {
     /// # Errors
     /// What in the configuration cannot be.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        Self::with_plugins(config, None)
+    }
+
+    /// A cell at time zero whose pipelines may have stages from elsewhere, at once or by later changes.
+    ///
+    /// # Errors
+    /// What in the configuration cannot be, a stage that is not there among it.
+    pub fn with_plugins(config: &Config, plugins: Option<Arc<dyn Plugins<Box<Pdu>>>>) -> Result<Self, ConfigError> {
         config.check()?;
         let mut seeds = insane_traffic::Rng::new(config.seed);
         let invalid = |key: &str| {
@@ -164,7 +173,8 @@ impl Cell {
             let (mut bearers, mut flows) = (Vec::new(), Vec::new());
             for (n, bearer) in spec.bearers.iter().enumerate() {
                 bearer.qfi.iter().for_each(|&qfi| map[usize::from(qfi & 63)] = n as u8);
-                let pipeline = Pipeline::new(&bearer.spec()?, seeds.bits()).map_err(invalid("ue.bearer.pipeline"))?;
+                let pipeline = Pipeline::with_plugins(&bearer.spec()?, seeds.bits(), plugins.clone())
+                    .map_err(invalid("ue.bearer.pipeline"))?;
                 bearers.push(Bearer::new(bearer.id, pipeline));
                 flows.push(FlowSettings {
                     limit: config.rlc.limit.0,

@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use insane_traffic::Time;
 use insane_traffic::spec::Change;
+use insane_traffic_plugin::Registry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::namespaces::{Namespaces, destination};
@@ -43,6 +45,8 @@ pub struct Sample {
 pub struct Lab {
     /// Its namespaces. Removed when the lab goes.
     pub namespaces: Namespaces,
+    /// The objects that stages come from: more can be loaded, replaced and unloaded while it runs.
+    pub plugins: Arc<Registry>,
     requests: Sender<Request>,
     wake: File,
     began: Instant,
@@ -56,7 +60,8 @@ impl Lab {
     /// # Errors
     /// What of the configuration or the machine stands in the way.
     pub fn start(config: &Config, samples: Option<(Duration, SyncSender<Box<Sample>>)>) -> Result<Self, HostError> {
-        let cell = Cell::new(config).map_err(|e| HostError::new("configuration", e))?;
+        let plugins = super::plugins::load(config)?;
+        let cell = Cell::with_plugins(config, Some(plugins.clone())).map_err(|e| HostError::new("configuration", e))?;
         let namespaces = Namespaces::new(config)?;
         let pipe = |e| HostError::new("pipe", e);
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).map_err(pipe)?;
@@ -86,7 +91,7 @@ impl Lab {
             .name("ranlab-cell".into())
             .spawn(run)
             .map_err(|e| HostError::new("thread", e))?;
-        Ok(Self { namespaces, requests, wake: wake.into(), began, thread: Some(thread) })
+        Ok(Self { namespaces, plugins, requests, wake: wake.into(), began, thread: Some(thread) })
     }
 
     /// How long it has been running, on the clock of its samples.

@@ -7,6 +7,7 @@
 
 pub mod lab;
 pub mod namespaces;
+pub mod plugins;
 pub mod process;
 pub mod sys;
 pub mod trace;
