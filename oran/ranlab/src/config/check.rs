@@ -19,6 +19,7 @@ impl Config {
             radio.check(key)?;
         }
         self.check_times()?;
+        self.check_control()?;
         for rule in &self.qos_rules {
             Matcher::new(&rule.matches)
                 .map_err(|e| ConfigError::Value { key: "qos_rule.match".into(), fault: e.to_string() })?;
