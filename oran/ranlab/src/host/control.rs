@@ -132,7 +132,9 @@ impl Bearers for LabBearers {
     fn edit(&mut self, bearer: BearerId, edit: &Edit, generation: Option<u64>) -> Result<u64, Refusal> {
         // Somebody else may change the pipeline between the look and the commit: once more then, and no oftener.
         for last in [false, true] {
-            let draft = self.draft(bearer)?;
+            let known = self.drafts.get(&bearer).filter(|d| !last && generation.is_none_or(|g| g == d.generation()));
+            let draft = if known.is_some() { known } else { Some(self.draft(bearer)?) };
+            let Some(draft) = draft else { continue };
             let current = draft.generation();
             if let Some(planned) = generation.filter(|g| *g != current) {
                 return Err(SpecError::Stale { planned, current }.into());
