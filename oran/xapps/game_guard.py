@@ -38,6 +38,7 @@ def guard(client: tc.Client, trigger_ms: float, greedy_port: int, seconds: float
                     "generation": generation,
                     "from_indication_ms": (done - indication.taken_ns) / 1e6,
                     "from_request_ms": (done - sent) / 1e6,
+                    "done_ns": done,
                 }
         if time.monotonic() > end:
             return None

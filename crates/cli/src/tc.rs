@@ -319,7 +319,7 @@ fn written<T: serde::Serialize>(spec: &T) -> String {
 fn show(pipeline: &PipelineSpec, state: &BearerState) -> Outcome {
     let (stats, rlc) = (&state.pipeline, &state.rlc);
     let ms = |ns: u64| ns as f64 / 1e6;
-    say!("{}: generation {}, pdu {}", state.bearer, stats.generation, written(&json!({"format": pipeline.pdu})));
+    say!("{}: generation {}, pdu {}", state.bearer, stats.generation, written(&pipeline.pdu));
     say!("  limit     {}", written(&pipeline.limit));
     for filter in &pipeline.filters {
         say!("  filter    {} {}", filter.id, written(filter));
