@@ -133,17 +133,17 @@ class Change:
     action: Literal["add", "modify", "delete"]
     stage: Stage
     id: int = 0
-    spec: dict[str, Any] | None = None
+    spec: dict[str, object] | None = None
     drop_packets: bool = False
     remove_references: bool = False
 
 
-def add(stage: Stage, id: int, **spec: Any) -> Change:
+def add(stage: Stage, id: int, **spec: object) -> Change:
     """Adds a filter, a queue, or the policer or shaper of queue `id`."""
     return Change("add", stage, id, spec)
 
 
-def modify(stage: Stage, id: int = 0, **spec: Any) -> Change:
+def modify(stage: Stage, id: int = 0, **spec: object) -> Change:
     """Gives a stage other parameters, or makes it one of another kind."""
     return Change("modify", stage, id, spec)
 
@@ -217,7 +217,8 @@ class Client:
     def pipeline(self, bearer: Bearer) -> dict[str, Any]:
         """A pipeline, as its file has it."""
         shown: dict[str, Any] = json.loads(self._native.show(*bearer))
-        return shown["pipeline"]
+        pipeline: dict[str, Any] = shown["pipeline"]
+        return pipeline
 
     def state(self, bearer: Bearer) -> State:
         """What a bearer counts now."""
@@ -228,15 +229,13 @@ class Client:
         text = json.dumps([vars(change) for change in changes])
         return self._native.change(*bearer, text, generation)
 
-    def load(
-        self, bearer: Bearer, pipeline: str, *, drop_packets: bool = False, generation: int | None = None
-    ) -> int:
+    def load(self, bearer: Bearer, pipeline: str, *, drop_packets: bool = False, generation: int | None = None) -> int:
         """Puts a preset, or a pipeline file's text, in the place of the pipeline. Returns the new generation."""
         return self._native.load(*bearer, pipeline, drop_packets, generation)
 
     def subscribe(self, *bearers: Bearer, period: float = 0.005, lease: float = 1.0) -> Subscription:
         """Asks for an indication each `period` seconds, of all bearers without any."""
-        return Subscription(self._native.subscribe([tuple(b) for b in bearers], period, lease))
+        return Subscription(self._native.subscribe([(b.rnti, b.drb) for b in bearers], period, lease))
 
     def indications(self, *bearers: Bearer, period: float = 0.005, timeout: float = 1.0) -> Iterator[Indication]:
         """Yields indications for ever; `TimedOut` when none comes for `timeout` seconds."""

@@ -21,7 +21,9 @@ def program() -> pathlib.Path:
 
 @pytest.fixture
 def client(program: pathlib.Path, runtime: str, session: insane.Session) -> Iterator[tc.Client]:
-    with subprocess.Popen([program, "tc", runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [program, "tc", runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield tc.Client(session, "tc", timeout=20)
