@@ -1,5 +1,6 @@
 //! `insane tc`: the traffic pipelines of a RAN that serves control of them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use insane_arguments::{seconds, whole};
@@ -86,7 +87,7 @@ pub(crate) struct Del {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Load {
     /// A pipeline file, or the name of a preset.
-    pipeline: String,
+    pipeline: PathBuf,
     /// Drop the packets of queues that the new pipeline does not have rather than put them at the end of queue 0.
     #[arg(long)]
     drop: bool,
@@ -247,10 +248,10 @@ impl Put {
 
 impl Load {
     fn read(&self) -> Result<PipelineSpec, Failure> {
-        if let Some(preset) = PRESETS.iter().find(|p| p.name == self.pipeline) {
+        if let Some(preset) = PRESETS.iter().find(|p| self.pipeline.as_os_str() == p.name) {
             return PipelineSpec::from_toml(preset.toml).map_err(|e| Failure::usage(e.to_string()));
         }
-        let refuse = |why: String| Failure::usage(format!("<PIPELINE> is '{}': {why}", self.pipeline));
+        let refuse = |why: String| Failure::usage(format!("<PIPELINE> is '{}': {why}", self.pipeline.display()));
         let size = std::fs::metadata(&self.pipeline).map_err(|e| refuse(format!("no preset, and {e}")))?.len();
         if size > 1 << 20 {
             return Err(refuse("it takes a file of at most 1M".into()));

@@ -137,7 +137,11 @@ fn hostile_messages_change_nothing_and_others_are_served() {
         let inner = |inner, _| Value { kind: Some(Kind::List(List { items: vec![inner] })) };
         (0..depth).fold(Value::default(), inner)
     };
-    let request = |version, body| Request { version, client: 7, number: 1, sent_ns: 0, body };
+    let mut number = 0;
+    let mut request = |version, body| {
+        number += 1;
+        Request { version, client: 7, number, sent_ns: 0, body }
+    };
     let load = |value| Body::Load(messages::Load { bearer: Some(FIRST), pipeline: Some(value), ..Default::default() });
     let mut garbage: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 100], vec![0xff; 5_000], vec![0; (1 << 20) + 1]];
     garbage.push(request(VERSION, Some(load(deep(40)))).encode_to_vec());

@@ -63,7 +63,8 @@ fn pipelines_are_controlled_from_outside_while_packets_flow() {
     let mut subscription = client.subscribe(&[], Duration::from_millis(1), Duration::from_secs(2)).expect("a place");
     let mut expected = 0;
     for name in ["fq-codel", "slicing", "l4s"] {
-        expected = client.load(FIRST, &PipelineSpec::preset(name).expect("a preset"), false, Some(expected)).expect(name);
+        expected =
+            client.load(FIRST, &PipelineSpec::preset(name).expect("a preset"), false, Some(expected)).expect(name);
         let changes: Vec<Change> = serde_json::from_str(r#"[{"op":"set-pacer","pacer":{"type":"5g-bdp"}}]"#).unwrap();
         expected = client.change(FIRST, &changes, Some(expected)).expect(name);
         let until = Instant::now() + Duration::from_millis(300);
