@@ -89,11 +89,11 @@ def test_bad_values_are_refused_here(client: tc.Client, session: insane.Session)
     first = client.bearers()[0]
     with pytest.raises(insane.InvalidArgument, match="rnti is 65536"):
         client.state(tc.Bearer(65536, 1))
-    with pytest.raises(insane.InvalidArgument, match="stage is 'nothing'"):
+    with pytest.raises(insane.InvalidArgument, match='stage is "nothing"'):
         client.change(first, tc.modify("nothing"))  # type: ignore[arg-type]
     with pytest.raises(insane.InvalidArgument, match="pipeline"):
         client.load(first, "version = 9")
-    with pytest.raises(insane.InvalidArgument, match="wait is 'never'"):
+    with pytest.raises(insane.InvalidArgument, match='wait is "never"'):
         tc.Client(session, "tc", wait="never")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         client.subscribe(first, period="often")  # type: ignore[arg-type]
