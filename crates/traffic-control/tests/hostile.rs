@@ -15,18 +15,19 @@ use prost::Message;
 const BEARER: BearerId = BearerId { rnti: 1, drb: 1 };
 
 fn value() -> impl Strategy<Value = Value> {
-    let words = ["type", "fifo", "codel", "id", "queue", "kind", "to", "match", "5ms", "1mbit", "version", "x"];
+    const WORDS: &[&str] =
+        &["type", "fifo", "codel", "id", "queue", "kind", "to", "match", "5ms", "1mbit", "version", "x"];
     let leaf = prop_oneof![
         Just(None),
         (0_u64..5_000).prop_map(|n| Some(Kind::Count(n))),
         any::<i64>().prop_map(|n| Some(Kind::Signed(n))),
         any::<f64>().prop_map(|n| Some(Kind::Real(n))),
-        prop::sample::select(&words[..]).prop_map(|t| Some(Kind::Text(t.into()))),
+        prop::sample::select(WORDS).prop_map(|t| Some(Kind::Text(t.into()))),
         any::<bool>().prop_map(|b| Some(Kind::Flag(b))),
     ];
     let leaf = leaf.prop_map(|kind| Value { kind });
     leaf.prop_recursive(4, 24, 4, move |inner| {
-        let field = (prop::sample::select(&words[..]), inner.clone())
+        let field = (prop::sample::select(WORDS), inner.clone())
             .prop_map(|(name, value)| Field { name: name.into(), value: Some(value) });
         prop_oneof![
             prop::collection::vec(inner, 0..4).prop_map(|items| Value { kind: Some(Kind::List(List { items })) }),
@@ -44,15 +45,14 @@ fn bearer() -> impl Strategy<Value = Option<BearerId>> {
 }
 
 fn change() -> impl Strategy<Value = StageChange> {
-    let good = prop::sample::select(
-        &[
-            r#"{"op":"add-queue","queue":{"id":1}}"#,
-            r#"{"op":"add-filter","filter":{"id":1,"to":{"type":"queue","queue":1}}}"#,
-            r#"{"op":"delete-queue","id":1}"#,
-            r#"{"op":"delete-filter","id":1}"#,
-            r#"{"op":"set-pacer","pacer":{"type":"5g-bdp"}}"#,
-        ][..],
-    );
+    const GOOD: &[&str] = &[
+        r#"{"op":"add-queue","queue":{"id":1}}"#,
+        r#"{"op":"add-filter","filter":{"id":1,"to":{"type":"queue","queue":1}}}"#,
+        r#"{"op":"delete-queue","id":1}"#,
+        r#"{"op":"delete-filter","id":1}"#,
+        r#"{"op":"set-pacer","pacer":{"type":"5g-bdp"}}"#,
+    ];
+    let good = prop::sample::select(GOOD);
     let good = good.prop_map(|text| StageChange::from_change(&serde_json::from_str(text).unwrap()).unwrap());
     let any = (-1..9_i32, -1..9_i32, any::<u32>(), prop::option::of(value()), any::<bool>(), any::<bool>()).prop_map(
         |(action, stage, id, spec, drop_packets, remove_references)| StageChange {
@@ -89,19 +89,22 @@ fn body() -> impl Strategy<Value = Option<Body>> {
     ]
 }
 
-fn message() -> impl Strategy<Value = Vec<u8>> {
-    let request = (0..3_u32, 0..3_u64, 0..50_u64, body()).prop_map(|(version, client, number, body)| {
+fn request() -> impl Strategy<Value = Vec<u8>> {
+    (0..3_u32, 0..3_u64, 0..50_u64, body()).prop_map(|(version, client, number, body)| {
         let version = if version == 0 { 0 } else { VERSION };
         Request { version, client, number, sent_ns: 1, body }.encode_to_vec()
-    });
-    let cut = (request.clone(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut bytes, at, new)| {
+    })
+}
+
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let cut = (request(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut bytes, at, new)| {
         if !bytes.is_empty() {
             let at = at.index(bytes.len());
             bytes[at] = new;
         }
         bytes
     });
-    prop_oneof![4 => request, 2 => cut, 1 => prop::collection::vec(any::<u8>(), 0..200)]
+    prop_oneof![4 => request(), 2 => cut, 1 => prop::collection::vec(any::<u8>(), 0..200)]
 }
 
 proptest! {
