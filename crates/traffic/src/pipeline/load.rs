@@ -132,10 +132,9 @@ mod tests {
         assert_eq!(plan.steps(), 1);
         live.commit(Time::ZERO, plan, &mut ()).unwrap();
         assert_eq!((live.stats().filters[0].packets, live.packets()), (1, 1));
-        let other = PipelineSpec { pdu: crate::parse::PduFormat::Ethernet, ..live.spec() };
-        if other.pdu != live.spec().pdu {
-            assert!(live.draft().replace(&other, Leftover::Drop).unwrap_err().to_string().contains("goes on reading"));
-        }
+        let mut other = live.spec();
+        other.pdu.sdap_header = !other.pdu.sdap_header;
+        assert!(live.draft().replace(&other, Leftover::Drop).unwrap_err().to_string().contains("goes on reading"));
     }
 
     #[test]
