@@ -167,7 +167,7 @@ impl Desk {
                 let state = bearers.states(&[bearer], MAX_LISTED)?.pop().ok_or_else(|| Refusal::no_bearer(bearer))?;
                 let state = Some(message(&state)?);
                 let pipeline = Some(pipeline.map_err(|e| Refusal::new(Outcome::Invalid, e.to_string()))?);
-                Some(reply::Body::Shown(Shown { pipeline, state }))
+                Some(reply::Body::Shown(Box::new(Shown { pipeline, state })))
             }
             Some(Body::Change(change)) => {
                 let edit = Edit::Change(edit::changes(&change.changes)?);

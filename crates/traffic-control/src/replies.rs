@@ -47,8 +47,8 @@ pub mod reply {
         #[prost(message, tag = "10")]
         Bearers(super::Bearers),
         /// A pipeline and its state.
-        #[prost(message, tag = "11")]
-        Shown(super::Shown),
+        #[prost(message, boxed, tag = "11")]
+        Shown(Box<super::Shown>),
         /// The pipeline after a change.
         #[prost(message, tag = "12")]
         Changed(super::Changed),
