@@ -1,5 +1,6 @@
 """The native half of the package. All calls may be made from any thread unless they say otherwise."""
 
+import builtins
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, final
@@ -168,4 +169,36 @@ class Sink:
         """Takes the next message; waits for one at most `timeout` seconds, for ever without."""
     def _fileno(self) -> int: ...
     def _arm(self) -> bool: ...
+    def close(self) -> None: ...
+
+@final
+class TrafficClient:
+    """A client of traffic control; `insane.tc.Client` gives it types. What is nested is JSON text."""
+
+    def __new__(
+        cls, session: Session, prefix: str, *, timeout: float = 2.0, wait: Literal["adaptive", "spin", "sleep"] | None = None
+    ) -> Self: ...
+    def list(self) -> builtins.list[tuple[int, int]]:
+        """The bearers: RNTI and id."""
+    def show(self, rnti: int, drb: int) -> str:
+        """A pipeline and its state."""
+    def change(self, rnti: int, drb: int, changes: str, generation: int | None = None) -> int:
+        """Changes stages, all or none; returns the pipeline's new generation."""
+    def load(
+        self, rnti: int, drb: int, pipeline: str, drop_packets: bool = False, generation: int | None = None
+    ) -> int:
+        """Puts a whole pipeline, a preset's name or a file's text, in the place of the one that is there."""
+    def timing(self) -> tuple[int, int, int, int]:
+        """When the last request was sent, taken, done, and its reply here, in nanoseconds of CLOCK_MONOTONIC."""
+    def subscribe(self, bearers: builtins.list[tuple[int, int]], period: float, lease: float) -> TrafficSubscription:
+        """Asks for indications, of all bearers without any; times in seconds."""
+
+@final
+class TrafficSubscription:
+    """Indications, as long as `next` is called."""
+
+    @property
+    def restarts(self) -> int: ...
+    def next(self, timeout: float = 1.0) -> str:
+        """Waits for the next indication; renews the subscription on the way."""
     def close(self) -> None: ...

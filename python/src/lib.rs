@@ -2,6 +2,7 @@
 
 mod message;
 mod session;
+mod traffic;
 mod values;
 mod waitset;
 
@@ -42,5 +43,7 @@ fn _native(py: Python<'_>, m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<message::Buffer>()?;
     m.add_class::<message::Message>()?;
     m.add_class::<session::Outcome>()?;
+    m.add_class::<traffic::TrafficClient>()?;
+    m.add_class::<traffic::TrafficSubscription>()?;
     Ok(())
 }

@@ -20,7 +20,7 @@ type Effective = (String, String, String, Vec<String>);
 /// The largest message, in bytes.
 const MOST_BYTES: u64 = 128 << 20;
 
-fn wait_of(text: &str) -> PyResult<Wait> {
+pub(crate) fn wait_of(text: &str) -> PyResult<Wait> {
     match text {
         "adaptive" => Ok(Wait::Adaptive),
         "spin" => Ok(Wait::Spin),
@@ -37,7 +37,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn with<R: Send>(
+    pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,
         f: impl FnOnce(&insane::Session) -> insane::Result<R> + Send,

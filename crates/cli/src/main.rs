@@ -14,6 +14,7 @@ mod data;
 mod look;
 mod perf;
 mod ping;
+mod tc;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -59,6 +60,9 @@ enum Command {
     /// Work on configuration files of the runtime.
     #[command(subcommand, arg_required_else_help = false)]
     Config(look::ConfigCommand),
+    /// Show and change the traffic pipelines of a RAN, such as the RAN lab's.
+    #[command(subcommand, arg_required_else_help = false)]
+    Tc(tc::Tc),
 }
 
 fn main() -> ExitCode {
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Status(status) => status.run(&context),
         Command::Doctor(doctor) => doctor.run(&context),
         Command::Config(config) => config.run(&context),
+        Command::Tc(tc) => tc.run(&context),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

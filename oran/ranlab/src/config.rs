@@ -12,6 +12,8 @@ use crate::core::phy::McsTable;
 use crate::core::rlc::RlcMode;
 use crate::core::slots::Pattern;
 
+pub use control::{Absent, ControlSpec, ControlWait};
+
 /// The version of the file format.
 pub const CONFIG_VERSION: u32 = 1;
 /// The shipped file: the defaults, with every key explained.
@@ -86,6 +88,9 @@ pub struct Config {
     /// What the core marks with which QoS flow identifier, first match wins.
     #[serde(default, rename = "qos_rule")]
     pub qos_rules: Vec<QosRule>,
+    /// Control from other processes; none without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlSpec>,
     /// The UEs.
     #[serde(default = "one_ue", rename = "ue")]
     pub ues: Vec<UeSpec>,
@@ -115,6 +120,7 @@ impl Default for Config {
             host: HostSpec::default(),
             plugins: PluginsSpec::default(),
             qos_rules: Vec::new(),
+            control: None,
             ues: one_ue(),
         }
     }
@@ -482,5 +488,6 @@ impl Config {
 }
 
 mod check;
+mod control;
 #[cfg(test)]
 mod tests;

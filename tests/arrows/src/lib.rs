@@ -34,6 +34,7 @@ pub const LAYERS: &[&str] = &[
     "crates/runtime",
     "crates/insaned",
     "crates/client",
+    "crates/traffic-control",
     "crates/capi",
     "crates/cli",
     "apps/lunar",

@@ -89,6 +89,13 @@ const INSANE: &[Row] = &[
     ("sub", "--count <COUNT>", "1", ZERO),
     ("sub", "--duration <DURATION>", "1", BAD_SECONDS),
     ("sub", "--to <DIR>", "DIR", &[("", 2, "needs a value"), ("FILE", 2, "File exists"), ("FILE/below", 2, "Not a directory")]),
+    ("tc show,tc add,tc mod,tc del,tc load", "--lab <NAME>", "lab", BAD_STEMS),
+    ("tc show,tc add,tc mod,tc del,tc load", "--bearer <BEARER>", "1/1", &[("", 2, "RNTI/ID"), ("1", 2, "RNTI/ID"), ("x/1", 2, "RNTI/ID"), ("65536/1", 2, "RNTI/ID"), ("0x4601/256", 2, "RNTI/ID"), ("-1/1", 2, "RNTI/ID"), ("+1/1", 2, "RNTI/ID")]),
+    ("tc show,tc add,tc mod,tc del,tc load", "--timeout <TIMEOUT>", "1", BAD_SECONDS),
+    ("tc add,tc mod,tc del,tc load", "--generation <GENERATION>", "1", BAD_COUNTS),
+    ("tc add,tc mod,tc del", "<STAGE>", "queue/1", &[("", 2, "queue/ID"), ("queue", 2, "queue/ID"), ("queue/", 2, "queue/ID"), ("queue/-1", 2, "queue/ID"), ("queue/4294967296", 2, "queue/ID"), ("pacer/1", 2, "queue/ID"), ("stage", 2, "queue/ID")]),
+    ("tc add,tc mod", "[KEY=VALUE]...", "a=1", &[("x", 2, "such as kind.type"), ("=1", 2, "such as kind.type"), ("a..b=1", 2, "such as kind.type"), ("a b=1", 2, "such as kind.type")]),
+    ("tc load", "<PIPELINE>", "fq-codel", &[("", 2, "needs a value"), ("DIR/none", 2, "no preset, and No such file"), ("DIR", 2, "<PIPELINE>"), ("FILE", 2, "cannot read the pipeline"), ("HUGE", 2, "at most 1M")]),
     ("config check", "<FILE>", "FILE", &[("", 2, "needs a value"), ("DIR/none", 2, "No such file"), ("DIR", 2, "directory"), ("WRONG", 2, "did you mean `link_entries`"), ("RANGE", 2, "quota.sessions = 0: it takes 1 to 1000000"), ("HUGE", 2, "at most 1 MiB")]),
 ];
 
@@ -104,6 +111,7 @@ const FLAGS: &[&str] = &[
     "--json",
     "--strict",
     "--drop",
+    "--references",
     "--hex",
     "--observer",
     "--ended",
@@ -113,7 +121,7 @@ const FLAGS: &[&str] = &[
 ];
 
 /// May be given more than once.
-const REPEATED: &[&str] = &["--file <FILE>", "[MESSAGES]..."];
+const REPEATED: &[&str] = &["--file <FILE>", "[MESSAGES]...", "[KEY=VALUE]..."];
 
 /// What does not go together: the command line, the exit code, what is said.
 #[rustfmt::skip]
@@ -124,6 +132,8 @@ const TOGETHER: &[(&str, &str, i32, &[&str])] = &[
     ("insane", "sub a --strict --qos timing=sensitive", 1, &["strict", "cannot be served"]),
     ("insane", "ping --count 1 --timeout 0", 1, &["nobody answers"]),
     ("insane", "pub a text --timeout 0", 1, &["0 of 1 sinks", "--timeout"]),
+    ("insane", "tc show --timeout 0", 1, &["nobody serves traffic control on `ranlab`", "--lab"]),
+    ("insane", "tc add queue/1 kind.type=codel kind=1", 2, &["[KEY=VALUE]...", "kind twice"]),
     ("insaned", "--check --print-config", 2, &["--check", "--print-config"]),
     ("insaned", "--check --print-default-config", 2, &["--check", "--print-default-config"]),
     ("insaned", "--print-config --print-default-config", 2, &["--print-config", "--print-default-config"]),
@@ -264,6 +274,9 @@ fn calls(program: &'static str, rows: &'static [Row], command: &Described, place
                 } else {
                     let mut needed = needed.clone();
                     needed.iter_mut().filter(|(n, _)| n == argument).for_each(|(_, v)| v.clone_from(&value));
+                    if argument.starts_with('[') {
+                        needed.push((argument, value));
+                    }
                     call(&needed, &["--".into()], *code, &[named, says]);
                 }
             }

@@ -190,7 +190,7 @@ impl ClassifierStage {
         self.classifiers().for_each(|c| c.queue_removed(queue, moved_to));
     }
 
-    pub(crate) fn filter_stats(&self) -> Vec<FilterStats> {
+    pub(crate) fn filter_stats(&self, most: usize) -> Vec<FilterStats> {
         let one = |f: &Filter| {
             let mut xstats = StatMap::default();
             if let Action::Choose(classifier) = &f.action {
@@ -198,7 +198,7 @@ impl ClassifierStage {
             }
             FilterStats { id: f.id, packets: f.packets, bytes: f.bytes, xstats }
         };
-        self.filters.iter().map(one).collect()
+        self.filters.iter().take(most).map(one).collect()
     }
 
     pub(crate) fn stats(&self, out: &mut StatMap) {

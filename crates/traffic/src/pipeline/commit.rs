@@ -22,7 +22,7 @@ use crate::time::Time;
 const MAX_CHANGES: usize = 1_024;
 
 /// A step with the stage that it needs, ready made.
-enum Step<P> {
+pub(super) enum Step<P> {
     PutFilter(Box<(Filter, TargetSpec)>),
     RemoveFilter(u32),
     AddQueue(QueueId, Slot<P>),
@@ -37,19 +37,19 @@ enum Step<P> {
 
 /// What is needed to plan changes away from the thread that moves packets.
 pub struct Draft<P> {
-    layout: Layout,
-    generation: u64,
-    plugins: Option<Arc<dyn Plugins<P>>>,
-    seed: [u64; 2],
-    couplings: Couplings,
+    pub(super) layout: Layout,
+    pub(super) generation: u64,
+    pub(super) plugins: Option<Arc<dyn Plugins<P>>>,
+    pub(super) seed: [u64; 2],
+    pub(super) couplings: Couplings,
 }
 
 /// Changes that were checked and prepared, for one generation of one pipeline.
 pub struct Plan<P> {
-    generation: u64,
-    layout: Layout,
-    couplings: Couplings,
-    steps: Vec<Step<P>>,
+    pub(super) generation: u64,
+    pub(super) layout: Layout,
+    pub(super) couplings: Couplings,
+    pub(super) steps: Vec<Step<P>>,
 }
 
 impl<P> std::fmt::Debug for Draft<P> {
@@ -78,6 +78,11 @@ impl<P: Packet> Draft<P> {
         for change in changes {
             layout.apply(change, &mut effects)?;
         }
+        self.plan_for(layout, effects)
+    }
+
+    /// Prepares the steps to a layout.
+    pub(super) fn plan_for(&self, layout: Layout, effects: Vec<Effect>) -> Result<Plan<P>, SpecError> {
         layout.check()?;
         let mut builder = Builder::new(self.plugins.clone(), self.seed, self.couplings.clone());
         let steps = effects.into_iter().map(|effect| step(&mut builder, effect)).collect::<Result<_, _>>()?;

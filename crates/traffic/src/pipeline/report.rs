@@ -8,6 +8,13 @@ impl<P: Packet> Pipeline<P> {
     /// Everything that is counted, stage by stage.
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
+        self.stats_within(usize::MAX).0
+    }
+
+    /// As [`Self::stats`], with at most `most` queues, those first that hold packets, and at most `most` filters, in the order
+    /// in which they are tried: what it costs does not grow with the pipeline. The second value is how many are left out.
+    #[must_use]
+    pub fn stats_within(&self, most: usize) -> (PipelineStats, usize) {
         let mut dropped = StatMap::default();
         for reason in DropReason::ALL {
             dropped.count(reason.name(), self.dropped[reason as usize].packets);
@@ -28,26 +35,30 @@ impl<P: Packet> Pipeline<P> {
             fill(&mut out);
             out
         };
-        PipelineStats {
+        let filters = self.classifier.filter_stats(most);
+        let queues = self.queue_stats(most);
+        let left_out = self.layout.filters.len() - filters.len() + self.slots.count - queues.len();
+        let stats = PipelineStats {
             generation: self.generation,
             packets_in: self.arrived.packets,
             bytes_in: self.arrived.bytes,
             basic,
             dropped,
-            filters: self.classifier.filter_stats(),
+            filters,
             unmatched: self.classifier.unmatched,
             classifier: map(&|out| self.classifier.stats(out)),
-            queues: self.queue_stats(),
+            queues,
             scheduler: map(&|out| {
                 self.scheduler.stats(out);
                 // A scheduler from elsewhere has faults of its own.
                 out.add("faults", self.scheduler_faults);
             }),
             pacer: map(&|out| self.pacer.stats(out)),
-        }
+        };
+        (stats, left_out)
     }
 
-    fn queue_stats(&self) -> Vec<QueueStats> {
+    fn queue_stats(&self, most: usize) -> Vec<QueueStats> {
         let one = |(id, slot): (crate::QueueId, &super::slots::Slot<P>)| {
             let basic = Basic { backlog: slot.queue.bytes(), qlen: slot.queue.packets() as u64, ..slot.basic };
             let mut xstats = StatMap::default();
@@ -73,7 +84,13 @@ impl<P: Packet> Pipeline<P> {
                 shaper,
             }
         };
-        self.slots.iter().map(one).collect()
+        if self.slots.count <= most {
+            return self.slots.iter().map(one).collect();
+        }
+        let of = |busy: bool| self.slots.iter().filter(move |(_, slot)| (slot.queue.packets() > 0) == busy);
+        let mut chosen: Vec<_> = of(true).chain(of(false)).take(most).collect();
+        chosen.sort_unstable_by_key(|(id, _)| *id);
+        chosen.into_iter().map(one).collect()
     }
 
     /// Checks that every packet handed in is forwarded, dropped for a counted reason, or in a queue, and likewise every

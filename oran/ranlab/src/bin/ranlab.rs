@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use insane_ranlab::config::{Config, DEFAULT_TOML};
 use insane_ranlab::core::cell::Cell;
+use insane_ranlab::experiment::probe::Probe;
 use insane_ranlab::experiment::{EXPERIMENTS, Settings, game};
 use insane_ranlab::host::lab::{Lab, Sample};
 use insane_ranlab::host::namespaces::{SERVER, abandon, address};
@@ -61,6 +62,8 @@ enum Verb {
     },
     /// Serve the game of the experiments.
     GameServer(Ticks),
+    /// Be the xApp of the experiment fig4; the latencies that it saw are printed as JSON.
+    Probe(ProbeArguments),
     /// Play the game of the experiments; what was seen is printed as JSON.
     Game {
         /// The server's address.
@@ -68,6 +71,25 @@ enum Verb {
         #[command(flatten)]
         ticks: Ticks,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct ProbeArguments {
+    /// The runtime's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The prefix of the lab's channels.
+    #[arg(long, default_value = "ranlab")]
+    prefix: String,
+    /// How it waits: adaptive, spin or sleep.
+    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "spin", "sleep"])]
+    wait: String,
+    /// The period in microseconds.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
+    period: u64,
+    /// How many periods.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    count: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -148,6 +170,7 @@ fn main() -> ExitCode {
                 .map_err(Into::into)
         }
         Verb::Game { server, ticks } => play(&server, &ticks),
+        Verb::Probe(arguments) => probe(&arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ranlab: {error}");
@@ -160,6 +183,23 @@ fn foreground() {
     if let Err(error) = realtime() {
         eprintln!("ranlab: no real-time scheduling, the machine's load counts as delay: {error}");
     }
+}
+
+fn probe(arguments: &ProbeArguments) -> Result<ExitCode, Failure> {
+    let wait = match arguments.wait.as_str() {
+        "spin" => insane::Wait::Spin,
+        "sleep" => insane::Wait::Sleep,
+        _ => insane::Wait::Adaptive,
+    };
+    let probe = Probe {
+        socket: &arguments.socket,
+        prefix: &arguments.prefix,
+        wait,
+        period: Duration::from_micros(arguments.period),
+        count: arguments.count,
+    };
+    println!("{}", serde_json::to_string(&probe.run()?)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn play(server: &str, ticks: &Ticks) -> Result<ExitCode, Failure> {

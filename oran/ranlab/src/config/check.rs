@@ -22,6 +22,7 @@ impl Config {
         }
         self.check_times()?;
         self.plugins.check()?;
+        self.check_control()?;
         for rule in &self.qos_rules {
             Matcher::new(&rule.matches)
                 .map_err(|e| ConfigError::Value { key: "qos_rule.match".into(), fault: e.to_string() })?;

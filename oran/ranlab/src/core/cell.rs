@@ -6,7 +6,8 @@ use std::sync::Arc;
 use insane_traffic::classify::{Matcher, PacketView};
 use insane_traffic::parse::{PduFormat, parse};
 use insane_traffic::spec::Change;
-use insane_traffic::{Dequeued, Packet, Pipeline, Plugins, RlcStatus, SpecError, Time};
+use insane_traffic::stats::PipelineStats;
+use insane_traffic::{Dequeued, Draft, Packet, Pipeline, Plan, Plugins, RlcStatus, SpecError, Time};
 
 use super::air::{Air, Arrived, FlowSettings, Grant, Harq};
 use super::channel::Mcs;
@@ -15,6 +16,7 @@ use super::f1u::{DeliveryStatus, MAX_RANGES};
 use super::pdcp::{SnLength, nearest};
 use super::pdu::Pdu;
 use super::phy::{Allocation, Sizes};
+use super::rlc::RlcStats;
 use super::slots::{Pattern, SlotKind};
 use super::stats::{BearerStats, CellStats, Spread, Tally, UeStats};
 use crate::config::{Config, ConfigError, Feedback, Radio};
@@ -53,6 +55,23 @@ pub enum ChangeError {
     /// The pipeline refused.
     #[error(transparent)]
     Refused(#[from] SpecError),
+}
+
+/// What a look at a bearer shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    /// The UE.
+    pub rnti: u16,
+    /// The bearer.
+    pub drb: u8,
+    /// The downlink pipeline.
+    pub pipeline: PipelineStats,
+    /// How many queues and filters are left out of it.
+    pub left_out: usize,
+    /// The downlink RLC.
+    pub rlc: RlcStats,
+    /// The uplink RLC.
+    pub uplink_rlc: RlcStats,
 }
 
 struct Bearer {
@@ -271,13 +290,52 @@ impl Cell {
     /// # Errors
     /// There is no such bearer, or why a change is not possible.
     pub fn change(&mut self, rnti: u16, drb: u8, changes: &[Change]) -> Result<u64, ChangeError> {
-        let missing = ChangeError::NoBearer { rnti, drb };
-        let ue = self.ues.iter_mut().enumerate().find(|(_, u)| u.rnti == rnti);
-        let found = ue.and_then(|(n, ue)| ue.bearers.iter_mut().enumerate().find(|(_, b)| b.id == drb).map(|b| (n, b)));
-        let Some((ue, (n, bearer))) = found else { return Err(missing) };
-        let generation = bearer.pipeline.apply(self.now, changes, &mut ())?;
+        let (ue, n) = self.place(rnti, drb)?;
+        let generation = self.ues[ue].bearers[n].pipeline.apply(self.now, changes, &mut ())?;
         self.egress(self.now, ue, n);
         Ok(generation)
+    }
+
+    /// Makes changes that were planned elsewhere.
+    ///
+    /// # Errors
+    /// There is no such bearer, or its pipeline changed meanwhile.
+    pub fn commit(&mut self, rnti: u16, drb: u8, plan: Plan<Box<Pdu>>) -> Result<u64, ChangeError> {
+        let (ue, n) = self.place(rnti, drb)?;
+        let generation = self.ues[ue].bearers[n].pipeline.commit(self.now, plan, &mut ())?;
+        self.egress(self.now, ue, n);
+        Ok(generation)
+    }
+
+    /// What is needed to plan changes of a bearer's pipeline elsewhere.
+    #[must_use]
+    pub fn draft(&self, rnti: u16, drb: u8) -> Option<Draft<Box<Pdu>>> {
+        let (ue, n) = self.place(rnti, drb).ok()?;
+        Some(self.ues[ue].bearers[n].pipeline.draft())
+    }
+
+    /// The positions of a bearer.
+    fn place(&self, rnti: u16, drb: u8) -> Result<(usize, usize), ChangeError> {
+        let of = |ue: &Ue| ue.bearers.iter().position(|b| b.id == drb);
+        let found = self.ues.iter().enumerate().find(|(_, u)| u.rnti == rnti).and_then(|(n, ue)| Some((n, of(ue)?)));
+        found.ok_or(ChangeError::NoBearer { rnti, drb })
+    }
+
+    /// Looks at pipelines and RLC of these bearers, of all without any; of each pipeline at at most `most` queues and filters.
+    #[must_use]
+    pub fn look(&self, bearers: &[(u16, u8)], most: usize) -> Vec<Look> {
+        let all = self
+            .ues
+            .iter()
+            .enumerate()
+            .flat_map(|(u, ue)| ue.bearers.iter().enumerate().map(move |(n, bearer)| (u, n, ue.rnti, bearer)));
+        let wanted = all.filter(|(_, _, rnti, b)| bearers.is_empty() || bearers.contains(&(*rnti, b.id)));
+        let look = |(u, n, rnti, bearer): (usize, usize, u16, &Bearer)| {
+            let (pipeline, left_out) = bearer.pipeline.stats_within(most);
+            let (rlc, uplink_rlc) = (self.down.rlc_stats(self.now, u, n), self.up.rlc_stats(self.now, u, n));
+            Look { rnti, drb: bearer.id, pipeline, left_out, rlc, uplink_rlc }
+        };
+        wanted.map(look).collect()
     }
 
     /// Turns the clock to `now`: every slot, report and arrival up to then takes place at its own time.

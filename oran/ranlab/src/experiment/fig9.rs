@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::bench::{Bench, series};
 use super::game::Played;
 use super::numbers::{Point, mean, quantile, sorted, within};
+use super::runtime::{Runtime, beside};
 use super::{Lines, Plot, Report, Settings};
-use crate::config::Config;
+use crate::config::{Config, ControlWait};
 use crate::host::HostError;
 
 /// What the xApp asks for when it acts: the pacer, a CoDel of its own for the greedy flow.
@@ -38,9 +39,10 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     // The greedy flow begins, all ends. The buffer needs its time to fill.
     let times = if settings.quick { [5.0, 30.0] } else { [10.0, 60.0] };
     let mut both: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
+    let guard = Guard::find()?;
     for _ in 0..settings.repetitions {
-        both[0].push(once(&settings.config, times, false)?);
-        both[1].push(once(&settings.config, times, true)?);
+        both[0].push(once(&settings.config, times, &Guard::Nobody)?);
+        both[1].push(once(&settings.config, times, &guard)?);
     }
     let of = |n: usize, f: fn(&Run) -> f64| both[n].iter().map(f).collect::<Vec<_>>();
     let mut report = Report::new();
@@ -51,6 +53,7 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     report.set("trigger_ms", TRIGGER_MS);
     report.set("congestion_control", "cubic");
     report.set("change", CHANGE);
+    report.set("xapp", guard.name());
     report.figure("no-load RTT of the game, mean", "ms", &of(1, |r| r.no_load)).paper("about 10 ms");
     report.figure("no-load RTT of the game, 99 %", "ms", &of(1, |r| r.no_load_p99));
     report.figure("without control: RTT 99 %", "ms", &of(0, |r| r.loaded_p99)).paper("up to 1.8 s");
@@ -73,6 +76,50 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     Ok(report)
 }
 
+/// Who watches and acts.
+enum Guard {
+    /// Nobody: the lab without control.
+    Nobody,
+    /// This program itself.
+    Here,
+    /// The xApp `game_guard.py`, a process of its own that talks to the lab through INSANE.
+    XApp { runtime: Runtime, python: String, script: String },
+}
+
+impl Guard {
+    /// The xApp if RANLAB_XAPP says where it is, run by RANLAB_PYTHON or `python3`.
+    fn find() -> Result<Self, HostError> {
+        let Ok(script) = std::env::var("RANLAB_XAPP") else { return Ok(Self::Here) };
+        let python = std::env::var("RANLAB_PYTHON").unwrap_or_else(|_| "python3".into());
+        Ok(Self::XApp { runtime: Runtime::start()?, python, script })
+    }
+
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Here => "the experiment's own program, in the lab's process",
+            Self::XApp { .. } => "game_guard.py, a process of its own, through INSANE",
+        }
+    }
+
+    /// The lab's configuration.
+    fn configure(&self, config: &Config) -> Config {
+        match self {
+            Self::XApp { runtime, .. } => runtime.serve(config, ControlWait::Adaptive),
+            _ => config.clone(),
+        }
+    }
+}
+
+/// Runs the xApp; when its change was in force, on CLOCK_MONOTONIC, or nothing if it did not act.
+fn run_xapp(python: &str, script: &str, socket: &str, prefix: &str, seconds: f64) -> Result<Option<u64>, HostError> {
+    let text = seconds.to_string();
+    let line = [python, script, "--lab", prefix, "--socket", socket, "--greedy-port", "5201", "--seconds", &text];
+    let said = beside(&line, &[], Duration::from_secs_f64(seconds + 30.0))?;
+    let said: serde_json::Value = serde_json::from_str(&said).map_err(|e| HostError::new("xApp", e))?;
+    Ok(said["done_ns"].as_u64())
+}
+
 /// Looks at the RLC until packets stay too long, then acts; when that was, or nothing if it never came to it.
 fn xapp(bench: &Bench, until: f64) -> Result<Option<f64>, HostError> {
     while bench.now() < until {
@@ -85,8 +132,9 @@ fn xapp(bench: &Bench, until: f64) -> Result<Option<f64>, HostError> {
     Ok(None)
 }
 
-fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, HostError> {
-    let bench = Bench::new(config, 1)?;
+fn once(config: &Config, [begin, end]: [f64; 2], guard: &Guard) -> Result<Run, HostError> {
+    let config = guard.configure(config);
+    let bench = Bench::new(&config, 1)?;
     let own = std::env::current_exe().map_err(|e| HostError::new("own program", e))?;
     let own = own.to_string_lossy().into_owned();
     let (tick, seconds) = (TICK_MS.to_string(), (end + 2.0).ceil().to_string());
@@ -94,9 +142,28 @@ fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, H
     let started = bench.now();
     let address = crate::host::namespaces::SERVER;
     let client = bench.in_ue(&[&own, "game", address, "--port", PORT, "--tick", &tick, "--seconds", &seconds])?;
-    bench.until(begin);
-    let greedy = bench.greedy(0, end - begin, "cubic")?;
-    let acted = if control { xapp(&bench, end)? } else { None };
+    let (greedy, acted) = std::thread::scope(|scope| {
+        let watching = match guard {
+            Guard::XApp { runtime, python, script } => {
+                let prefix = config.control.as_ref().map_or("", |c| c.prefix.as_str());
+                let socket = runtime.socket();
+                Some(scope.spawn(move || run_xapp(python, script, &socket.to_string_lossy(), prefix, end)))
+            }
+            _ => None,
+        };
+        bench.until(begin);
+        let greedy = bench.greedy(0, end - begin, "cubic")?;
+        let acted = match (guard, watching) {
+            (Guard::Here, _) => xapp(&bench, end)?,
+            (_, Some(watching)) => {
+                let done = watching.join().map_err(|_| HostError::new("xApp", "its thread panicked"))??;
+                let ago = |done| insane_traffic_control::now_ns().saturating_sub(done) as f64 / 1e9;
+                done.map(|done| bench.now() - ago(done))
+            }
+            _ => None,
+        };
+        Ok::<_, HostError>((greedy, acted))
+    })?;
     let flow = greedy.finish()?;
     let text = client.finish(Duration::from_secs(60))?;
     let played: Played = serde_json::from_str(&text).map_err(|e| HostError::new("game", e))?;
@@ -107,7 +174,7 @@ fn once(config: &Config, [begin, end]: [f64; 2], control: bool) -> Result<Run, H
     let loaded = sorted(&within(&trips, settled, end - 0.5));
     let calm = within(&trips, 1.0, begin);
     let (late, ticks) = played.late(begin - started, settled - started, end - 0.5 - started, played.tick_ms);
-    let what = if control { "with the xApp" } else { "without control" };
+    let what = if matches!(guard, Guard::Nobody) { "without control" } else { "with the xApp" };
     let line = |title: &str, y: &str, log: bool, name: &str, points: Vec<Point>| Plot {
         title: format!("{title}, {what}"),
         y: y.into(),

@@ -9,11 +9,14 @@ use crate::config::Config;
 use crate::host::{HostError, impossible, process};
 
 mod bench;
+mod fig4;
 mod fig6;
 mod fig7;
 mod fig9;
 pub mod game;
 pub mod numbers;
+pub mod probe;
+mod runtime;
 mod table3;
 
 /// How an experiment is run.
@@ -93,7 +96,12 @@ pub struct Experiment {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 5] = [
+pub const EXPERIMENTS: [Experiment; 6] = [
+    Experiment {
+        name: "fig4",
+        title: "Delay by sublayer, and control and indication latency between an xApp and the lab",
+        run: fig4::run,
+    },
     Experiment {
         name: "fig7",
         title: "CoDel and 5G-BDP: ping in the queue of four greedy flows, before and after",

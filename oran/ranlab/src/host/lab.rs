@@ -8,23 +8,28 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use insane_traffic::Time;
 use insane_traffic::spec::Change;
+use insane_traffic::{Draft, Plan, Time};
 use insane_traffic_plugin::Registry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::control::{LabBearers, Service};
 use super::namespaces::{Namespaces, destination};
 use super::{HostError, sys};
 use crate::config::Config;
-use crate::core::cell::{Cell, Side};
+use crate::core::cell::{Cell, ChangeError, Look, Side};
+use crate::core::pdu::Pdu;
 use crate::core::stats::CellStats;
 
 /// Packets read from one device before the clock is looked at again.
 const BURST: usize = 512;
 
 /// What the thread is asked to do.
-enum Request {
+pub(super) enum Request {
     Change(u16, u8, Vec<Change>, SyncSender<Result<u64, String>>),
+    Commit(u16, u8, Box<Plan<Box<Pdu>>>, SyncSender<Result<u64, ChangeError>>),
+    Draft(u16, u8, SyncSender<Option<Draft<Box<Pdu>>>>),
+    Look(Vec<(u16, u8)>, usize, SyncSender<(u64, Vec<Look>)>),
     Stats(SyncSender<Box<Sample>>),
     Stop,
 }
@@ -51,6 +56,8 @@ pub struct Lab {
     wake: File,
     began: Instant,
     thread: Option<JoinHandle<()>>,
+    /// Control from other processes, if the configuration has it.
+    control: Option<Service>,
 }
 
 impl Lab {
@@ -65,7 +72,7 @@ impl Lab {
         let namespaces = Namespaces::new(config)?;
         let pipe = |e| HostError::new("pipe", e);
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).map_err(pipe)?;
-        let copy = |file: &File| file.try_clone().map_err(|e| HostError::new("TUN device", e));
+        let copy = |file: &File| file.try_clone().map_err(|e| HostError::new("descriptor", e));
         let (requests, inbox) = channel();
         let began = Instant::now();
         let mut mover = Mover {
@@ -91,7 +98,13 @@ impl Lab {
             .name("ranlab-cell".into())
             .spawn(run)
             .map_err(|e| HostError::new("thread", e))?;
-        Ok(Self { namespaces, plugins, requests, wake: wake.into(), began, thread: Some(thread) })
+        let mut lab =
+            Self { namespaces, plugins, requests, wake: wake.into(), began, thread: Some(thread), control: None };
+        if let Some(spec) = &config.control {
+            let bearers = LabBearers::new(lab.requests.clone(), copy(&lab.wake)?, config, spec);
+            lab.control = Some(Service::start(spec, bearers)?);
+        }
+        Ok(lab)
     }
 
     /// How long it has been running, on the clock of its samples.
@@ -131,6 +144,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        self.control = None;
         // It may have ended already.
         let _ = self.ask(Request::Stop);
         if let Some(thread) = self.thread.take() {
@@ -219,6 +233,15 @@ impl Mover {
             match request {
                 Request::Change(rnti, drb, changes, answer) => {
                     let _ = answer.send(self.cell.change(rnti, drb, &changes).map_err(|e| e.to_string()));
+                }
+                Request::Commit(rnti, drb, plan, answer) => {
+                    let _ = answer.send(self.cell.commit(rnti, drb, *plan));
+                }
+                Request::Draft(rnti, drb, answer) => {
+                    let _ = answer.send(self.cell.draft(rnti, drb));
+                }
+                Request::Look(bearers, most, answer) => {
+                    let _ = answer.send((self.cell.now().nanos(), self.cell.look(&bearers, most)));
                 }
                 Request::Stats(answer) => {
                     let _ = answer.send(self.sample());

@@ -5,6 +5,7 @@
 //!  program ─ veth s0 ════ veth c0 ─ routes ─ TUN gnb ──▶ cell ──▶ TUN ran0 ─ program
 //! ```
 
+mod control;
 pub mod lab;
 pub mod namespaces;
 pub mod plugins;
