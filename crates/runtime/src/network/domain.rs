@@ -23,6 +23,7 @@ use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Why a session loses its pair.
 pub(crate) type Refusal = String;
@@ -66,6 +67,8 @@ pub(crate) struct Domain {
     /// The sources of other hosts, by their number on the links to local sinks.
     pub(crate) remotes: Vec<Option<Remote>>,
     pub(crate) slab: Slab,
+    /// When segments were last given back for others.
+    pub(crate) gave_back: Option<Instant>,
     pub(crate) memory_limit: u64,
     pub(crate) huge_pages: bool,
     entries: u32,
@@ -120,6 +123,7 @@ impl Domain {
             outlets: Vec::new(),
             remotes: Vec::new(),
             slab: Slab::default(),
+            gave_back: None,
             memory_limit: network.memory_mib << 20,
             huge_pages: config.memory.huge_pages,
             entries: config.quota.link_entries,

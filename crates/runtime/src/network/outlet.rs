@@ -14,12 +14,17 @@ use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// So many sinks of one source are looked through for closed ones.
 const MANY_TAPS: usize = 256;
 
 /// The size of a new segment, in bytes, for messages that are smaller.
 const SEGMENT_BYTES: u64 = 4 << 20;
+
+/// The least time between two times that segments are given back: making others takes this thread a millisecond or more, and
+/// where arrivals of several sizes fill the memory they would take it from each other with every message.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
 
 /// A link to a session with sinks.
 #[derive(Debug)]
@@ -371,9 +376,11 @@ impl Domain {
     fn grow(&mut self, len: u64) {
         let Some(stride) = stride_for(len) else { return };
         let mut left = self.memory_limit.saturating_sub(self.slab.bytes());
-        if left < stride {
+        let rested = self.gave_back.is_none_or(|at| at.elapsed() >= GIVE_BACK_EVERY);
+        if left < stride && rested {
             for number in self.slab.spare(stride - left, len) {
                 self.give_back(number);
+                self.gave_back = Some(Instant::now());
             }
             left = self.memory_limit.saturating_sub(self.slab.bytes());
         }

@@ -1,6 +1,6 @@
 //! A pipeline as a file: every stage with its parameters, and every change that can be made to a live one.
 //!
-//! The same types are what control messages carry. Unknown keys are errors; `docs/traffic.md` explains every key.
+//! The same types are what control messages carry. Unknown keys are errors.
 
 use serde::{Deserialize, Serialize};
 
