@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let returns = Arc::new(Heap::new(Block::<2>::bytes(4).unwrap()));
     Block::<2>::create(returns.clone(), 4).unwrap();
     let mut producer = Producer::new(Block::create(delivery, 4).unwrap(), Block::open(returns.clone(), 4).unwrap());
-    producer.add_segment(2);
+    producer.add_segment(0, 2);
     let mut held = [0i64; 2];
     for (slot, holds) in held.iter_mut().enumerate() {
         producer.push(&Descriptor { slot: slot as u32, length: 1, ..Descriptor::default() }, &[]);
