@@ -12,11 +12,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A runtime of its own for the tests."""
-    subprocess.run(["cargo", "build", "-q", "-p", "insaned"], cwd=ROOT, check=True)
+    """A runtime of its own for the tests; `scripts/test-python` has built it."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    program = target / "debug" / "insaned"
+    assert program.exists(), f"{program} is not built: run scripts/test-python, or cargo build -p insaned"
     socket = tmp_path_factory.mktemp("insane") / "insaned.sock"
-    process = subprocess.Popen([target / "debug" / "insaned", "--socket", socket, "--log", "error"])
+    process = subprocess.Popen([program, "--socket", socket, "--log", "error"])
     try:
         for _ in range(200):
             if socket.exists():
