@@ -252,7 +252,8 @@ pub struct RxBatch {
     pub free: Vec<Slot>,
     /// What was received into slots. The caller takes it out.
     pub taken: Vec<Taken>,
-    /// What was received elsewhere. The caller takes it out before the next call, which writes over its heads.
+    /// What was received elsewhere, before all that was taken. The caller takes it out before the next call, which writes over
+    /// its heads.
     pub landed: Vec<Landed>,
     /// The heads of what was received elsewhere.
     pub heads: Vec<u8>,

@@ -1,7 +1,17 @@
 //! What every datapath must do, as tests that each calls with a pair of its own.
 //!
 //! A [`Rig`] is two opened datapaths that reach each other over an undisturbed path. Each check is a function, so that a
-//! failure names it; [`all`] runs them. Frames have a number in their first eight bytes and a pattern after it.
+//! failure names it; [`all`] runs them. Frames have a number in their first eight bytes and a pattern after it; where a
+//! datapath carries whole Ethernet frames, this is behind an Ethernet header and a length ([`Form`]).
+
+mod form;
+mod trouble;
+
+pub use form::{ETHERTYPE, Form};
+pub use trouble::{
+    End, Reopen, a_link_that_went_down_comes_back, a_peer_that_restarts_is_reached_again,
+    a_sleeper_is_woken_every_time, bursts_beyond_all_room_do_no_harm, closing_under_load_ends_it,
+};
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +50,14 @@ pub fn all(mut rig: impl FnMut() -> Rig) {
     a_sleeper_is_woken(&mut rig());
     payload_lands_where_it_belongs(&mut rig());
     closing_ends_it(rig());
+    a_sleeper_is_woken_every_time(&mut rig());
+    bursts_beyond_all_room_do_no_harm(&mut rig());
+    a_peer_that_restarts_is_reached_again(&mut rig(), &mut open_again);
+    closing_under_load_ends_it(&mut rig(), &mut open_again);
+}
+
+fn open_again(_end: End, datapath: &mut dyn Datapath) {
+    datapath.open().expect("it opens again");
 }
 
 /// The address of the receiving end.
@@ -64,13 +82,14 @@ fn batch(datapath: &dyn Datapath, slots: u64) -> RxBatch {
 }
 
 /// Receives until `count` frames have come, and gives the slots back.
-fn collect(datapath: &mut dyn Datapath, count: usize) -> Vec<Vec<u8>> {
-    let mut rx = batch(datapath, 16);
+fn collect(rig: &mut Rig, count: usize) -> Vec<Vec<u8>> {
+    let form = Form::of(rig);
+    let mut rx = batch(&*rig.b, 16);
     let (mut got, start) = (Vec::new(), Instant::now());
     while got.len() < count {
-        datapath.receive(&mut rx, None);
+        rig.b.receive(&mut rx, None);
         for taken in rx.taken.drain(..) {
-            got.extend(taken.frames().map(<[u8]>::to_vec));
+            got.extend(taken.frames().map(|frame| form.unwrap(frame)));
             rx.free.push(taken.slot);
         }
         assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
@@ -80,13 +99,14 @@ fn collect(datapath: &mut dyn Datapath, count: usize) -> Vec<Vec<u8>> {
 
 /// Sends the batch, however often it takes, while the other end receives `count` frames.
 fn exchange(rig: &mut Rig, tx: &mut TxBatch<'_>, count: usize) -> Vec<Vec<u8>> {
+    let form = Form::of(rig);
     let mut rx = batch(&*rig.b, 16);
     let (mut got, start) = (Vec::new(), Instant::now());
     while got.len() < count || !tx.is_done() {
         rig.a.transmit(tx);
         rig.b.receive(&mut rx, None);
         for taken in rx.taken.drain(..) {
-            got.extend(taken.frames().map(<[u8]>::to_vec));
+            got.extend(taken.frames().map(|frame| form.unwrap(frame)));
             rx.free.push(taken.slot);
         }
         assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
@@ -98,9 +118,14 @@ fn exchange(rig: &mut Rig, tx: &mut TxBatch<'_>, count: usize) -> Vec<Vec<u8>> {
 pub fn frames_arrive_whole(rig: &mut Rig) {
     let limit = rig.a.frame_limit(target(rig));
     assert!(limit >= 512 && limit <= rig.a.capabilities().max_frame, "a frame limit of {limit} bytes");
-    for len in [1, 7, 8, 9, 63, 64, 500, 512, limit / 2, limit - 1, limit] {
+    let form = Form::of(rig);
+    let limit = limit - form.head_bytes();
+    for len in [0, 1, 7, 8, 9, 43, 44, 45, 46, 63, 64, 500, 512, limit / 2, limit - 1, limit] {
+        if len == 0 && !form.is_raw() {
+            continue;
+        }
         let mut tx = TxBatch::default();
-        tx.frame(target(rig), &pattern(len as u64, len), 0);
+        form.add(&mut tx, target(rig), &pattern(len as u64, len), 0);
         let got = exchange(rig, &mut tx, 1);
         assert_eq!(got, [pattern(len as u64, len)], "a frame of {len} bytes");
     }
@@ -108,15 +133,15 @@ pub fn frames_arrive_whole(rig: &mut Rig) {
 
 /// Frames of one and of many sizes in one batch arrive in order, once each, in numbers that need several batches.
 pub fn order_is_kept_and_nothing_repeated(rig: &mut Rig) {
-    let to = target(rig);
-    let limit = rig.a.frame_limit(to).min(9000);
+    let (to, form) = (target(rig), Form::of(rig));
+    let limit = rig.a.frame_limit(to).min(9000) - form.head_bytes();
     for round in 0..20u64 {
         let sizes: Vec<usize> = (0..100)
             .map(|n| if round % 2 == 0 { limit } else { 9 + (n * 97 + round as usize) % (limit - 9) })
             .collect();
         let mut tx = TxBatch::default();
         for (number, len) in sizes.iter().enumerate() {
-            tx.frame(to, &pattern(number as u64, *len), number as u64);
+            form.add(&mut tx, to, &pattern(number as u64, *len), number as u64);
         }
         let got = exchange(rig, &mut tx, sizes.len());
         for (number, (frame, len)) in got.iter().zip(&sizes).enumerate() {
@@ -128,13 +153,14 @@ pub fn order_is_kept_and_nothing_repeated(rig: &mut Rig) {
 
 /// A payload apart from its head arrives behind it.
 pub fn payload_is_gathered(rig: &mut Rig) {
-    let to = target(rig);
+    let (to, form) = (target(rig), Form::of(rig));
     let payload = pattern(5, 400);
     let mut tx = TxBatch::default();
     for number in 0..50u64 {
         let start = tx.buffer().len();
-        tx.buffer().extend_from_slice(&number.to_le_bytes());
         let piece = (number % 3 != 0).then(|| Piece::of(&payload[number as usize..]));
+        form.begin(tx.buffer(), 8 + piece.map_or(0, |piece| piece.len()));
+        tx.buffer().extend_from_slice(&number.to_le_bytes());
         tx.commit(to, start, piece, number);
     }
     for (number, frame) in exchange(rig, &mut tx, 50).iter().enumerate() {
@@ -145,12 +171,12 @@ pub fn payload_is_gathered(rig: &mut Rig) {
 
 /// What cannot be sent is refused by its outcome and holds nothing up.
 pub fn every_frame_has_an_outcome(rig: &mut Rig) {
-    let to = target(rig);
+    let (to, form) = (target(rig), Form::of(rig));
     let too_large = rig.a.capabilities().max_frame + 8;
     let mut tx = TxBatch::default();
-    tx.frame(to, &pattern(1, 100), 11);
+    form.add(&mut tx, to, &pattern(1, 100), 11);
     tx.frame(to, &vec![0; too_large], 12);
-    tx.frame(to, &pattern(2, 100), 13);
+    form.add(&mut tx, to, &pattern(2, 100), 13);
     let got = exchange(rig, &mut tx, 2);
     assert_eq!(got, [pattern(1, 100), pattern(2, 100)]);
     let outcomes: Vec<_> = tx.frames().iter().map(|frame| (frame.cookie, frame.outcome)).collect();
@@ -162,10 +188,10 @@ pub fn every_frame_has_an_outcome(rig: &mut Rig) {
 
 /// Slots are in the batch afterwards, free or taken, each once; without slots nothing is lost that was not read.
 pub fn every_slot_comes_back(rig: &mut Rig) {
-    let to = target(rig);
+    let (to, form) = (target(rig), Form::of(rig));
     let mut tx = TxBatch::default();
     for number in 0..4 {
-        tx.frame(to, &pattern(number, 100 + number as usize), number);
+        form.add(&mut tx, to, &pattern(number, 100 + number as usize), number);
     }
     while !tx.is_done() {
         rig.a.transmit(&mut tx);
@@ -184,7 +210,7 @@ pub fn every_slot_comes_back(rig: &mut Rig) {
     }
     let seen = rx.taken.iter().map(|taken| taken.frames().count()).sum::<usize>();
     drop(rx);
-    assert_eq!(collect(&mut *rig.b, 4 - seen).len(), 4 - seen);
+    assert_eq!(collect(rig, 4 - seen).len(), 4 - seen);
 }
 
 /// Receiving with nothing there comes back at once with nothing, and sending nothing does nothing.
@@ -198,7 +224,7 @@ pub fn nothing_waits(rig: &mut Rig) {
 
 /// Who armed and waits is woken by a frame; who arms with a frame there is told or woken.
 pub fn a_sleeper_is_woken(rig: &mut Rig) {
-    let to = target(rig);
+    let (to, form) = (target(rig), Form::of(rig));
     let armed = rig.b.arm();
     let Some(handle) = rig.b.wake_handle() else {
         assert_eq!(armed, Armed::Poll, "a datapath without a handle asks to be polled");
@@ -211,13 +237,13 @@ pub fn a_sleeper_is_woken(rig: &mut Rig) {
         let _ = tell.send(wait_readable(&handle));
     });
     let mut tx = TxBatch::default();
-    tx.frame(to, &pattern(1, 64), 0);
+    form.add(&mut tx, to, &pattern(1, 64), 0);
     while !tx.is_done() {
         rig.a.transmit(&mut tx);
     }
     assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "the sleeper was not woken");
     sleeper.join().expect("the sleeper ends");
-    assert_eq!(collect(&mut *rig.b, 1), [pattern(1, 64)]);
+    assert_eq!(collect(rig, 1), [pattern(1, 64)]);
 }
 
 fn wait_readable(handle: &std::os::fd::OwnedFd) -> bool {
@@ -229,6 +255,8 @@ fn wait_readable(handle: &std::os::fd::OwnedFd) -> bool {
 struct Into200 {
     memory: Vec<u8>,
     asked: usize,
+    /// What of a frame is before its number.
+    skip: usize,
 }
 
 impl Place for Into200 {
@@ -238,8 +266,10 @@ impl Place for Into200 {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
         self.asked += 1;
-        assert!(peeked.head.len() >= 16 && peeked.stride > 0 && peeked.len >= peeked.head.len().min(peeked.stride));
-        (peeked.head[8] == 1).then(|| Landing { memory: &mut self.memory, head_bytes: 16, token: 9 })
+        let (head_bytes, mark) = (self.skip + 16, self.skip + 8);
+        assert!(peeked.head.len() >= head_bytes && peeked.stride > 0);
+        assert!(peeked.len >= peeked.head.len().min(peeked.stride));
+        (peeked.head[mark] == 1).then(|| Landing { memory: &mut self.memory, head_bytes, token: 9 })
     }
 }
 
@@ -248,13 +278,13 @@ pub fn payload_lands_where_it_belongs(rig: &mut Rig) {
     if !rig.b.capabilities().places {
         return;
     }
-    let to = target(rig);
-    let mut tx = TxBatch::default();
+    let (to, form) = (target(rig), Form::of(rig));
+    let (skip, mut tx) = (form.head_bytes(), TxBatch::default());
     let frames = 10;
     for number in 0..frames as u64 {
         let mut frame = pattern(number, 216);
         frame[8] = u8::from(number != 0);
-        tx.frame(to, &frame, 0);
+        form.add(&mut tx, to, &frame, 0);
         if number == 0 {
             while !tx.is_done() {
                 rig.a.transmit(&mut tx);
@@ -267,18 +297,18 @@ pub fn payload_lands_where_it_belongs(rig: &mut Rig) {
     let mut rx = batch(&*rig.b, 16);
     let (mut got, mut landed, start) = (0, 0, Instant::now());
     while got < frames {
-        let mut place = Into200 { memory: vec![0; 200 * frames], asked: 0 };
+        let mut place = Into200 { memory: vec![0; 200 * frames], asked: 0, skip };
         rx.limit = 1;
         got += rig.b.receive(&mut rx, Some(&mut place)).frames;
         for taken in rx.taken.drain(..) {
-            assert!(taken.frames().all(|frame| frame[8] == 0), "what was placed is in a slot");
+            assert!(taken.frames().all(|frame| frame[skip + 8] == 0), "what was placed is in a slot");
             rx.free.push(taken.slot);
         }
         for one in rx.landed.drain(..) {
-            assert_eq!((one.token, one.head_bytes), (9, 16));
+            assert_eq!((one.token, one.head_bytes), (9, skip + 16));
             for n in 0..one.count() {
-                let head = &rx.heads[one.heads.clone()][n * 16..n * 16 + 16];
-                let number = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+                let head = &rx.heads[one.heads.clone()][n * (skip + 16)..(n + 1) * (skip + 16)];
+                let number = u64::from_le_bytes(head[skip..skip + 8].try_into().expect("eight bytes"));
                 assert_eq!(place.memory[one.payload(n)], pattern(number, 216)[16..], "the payload of frame {number}");
                 landed += 1;
             }
@@ -290,17 +320,17 @@ pub fn payload_lands_where_it_belongs(rig: &mut Rig) {
 
 /// A closed datapath has no address, refuses frames, receives nothing, and can be opened again.
 pub fn closing_ends_it(mut rig: Rig) {
-    let to = target(&rig);
+    let (to, form) = (target(&rig), Form::of(&rig));
     rig.a.close();
     rig.a.close();
     assert_eq!(rig.a.address(), None);
     let mut tx = TxBatch::default();
-    tx.frame(to, b"late", 0);
+    form.add(&mut tx, to, b"late", 0);
     assert_eq!(rig.a.transmit(&mut tx).refused, 1);
     assert_eq!(tx.frames()[0].outcome, Outcome::Failed);
     assert_eq!(rig.a.receive(&mut RxBatch::default(), None).frames, 0);
     rig.a.open().expect("it opens again");
     let mut tx = TxBatch::default();
-    tx.frame(to, b"once more", 0);
+    form.add(&mut tx, to, b"once more", 0);
     assert_eq!(exchange(&mut rig, &mut tx, 1), [b"once more"]);
 }

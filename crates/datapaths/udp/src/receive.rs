@@ -17,8 +17,13 @@ impl UdpDatapath {
         batch.heads.clear();
         let mut report = RxReport::default();
         let (mut pieces, mut want) = (0, FIRST);
+        let before = batch.taken.len();
         while pieces < batch.limit {
             if let Some(place) = place.as_deref_mut().filter(|place| place.expects()) {
+                // What landed is before what was taken: the order within a batch is not said otherwise.
+                if batch.taken.len() > before {
+                    break;
+                }
                 match self.receive_placed(batch, place, &mut report) {
                     Some(true) => {
                         pieces += 1;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
+use insane_datapath::batch::{Landing, Outcome, Peeked, Place, RxBatch, TxBatch};
 use insane_datapath::conformance::{Rig, all, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath};
@@ -57,6 +57,47 @@ fn frames_of_one_size_travel_joined() {
     let taken = &rx.taken[0];
     assert_eq!((taken.frames().count(), taken.stride), (60, 1080));
     assert!(taken.frames().enumerate().all(|(number, frame)| frame == pattern(number as u64, 1080)));
+}
+
+/// Wants every second piece elsewhere.
+struct EverySecond {
+    memory: Vec<u8>,
+    seen: u64,
+}
+
+impl Place for EverySecond {
+    fn expects(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
+        self.seen = u64::from(peeked.head[0]);
+        let memory = &mut self.memory[..];
+        (self.seen % 2 == 1).then_some(Landing { memory, head_bytes: 8, token: self.seen })
+    }
+}
+
+#[test]
+fn what_landed_comes_before_what_was_taken_in_each_batch() {
+    let config = UdpConfig { joined_receive: false, ..local("127.0.0.1") };
+    let (mut a, mut b) = (open(config.clone()), open(config));
+    let to = b.address().unwrap();
+    let mut tx = TxBatch::default();
+    for number in 0..8u8 {
+        tx.frame(to, &[number; 100], u64::from(number));
+    }
+    assert_eq!(a.transmit(&mut tx).sent, 8);
+    let free = (0..8).map(|name| Slot::owned(name, 65_536)).collect();
+    let mut rx = RxBatch { free, ..RxBatch::default() };
+    let mut place = EverySecond { memory: vec![0; 1000], seen: 0 };
+    let (mut order, start) = (Vec::new(), Instant::now());
+    while order.len() < 8 {
+        b.receive(&mut rx, Some(&mut place));
+        order.extend(rx.landed.drain(..).map(|landed| landed.token));
+        order.extend(rx.taken.drain(..).map(|taken| u64::from(taken.frames().next().unwrap()[0])));
+        assert!(start.elapsed() < Duration::from_secs(10), "{order:?}");
+    }
+    assert_eq!(order, (0..8).collect::<Vec<u64>>());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use insane_datapath::batch::{Outcome, TxBatch};
-use insane_datapath::conformance::{self, Rig, pattern};
+use insane_datapath::conformance::{self, End, Rig, pattern};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -54,21 +54,35 @@ impl Cable {
                 return None;
             }
         }
+        for end in 0..2 {
+            // Or a link that goes down takes its IPv6 addresses with it.
+            let setting = "/proc/sys/net/ipv6/conf/veth0/keep_addr_on_down";
+            cable.inside(end, || std::fs::write(setting, "1").expect("a setting of the namespace"));
+        }
         Some(cable)
     }
 
-    /// A datapath that was opened inside a namespace. A socket stays in the namespace in which it was made.
+    /// Does something inside a namespace. A socket stays in the namespace in which it was made.
+    fn inside<R: Send>(&self, end: usize, act: impl FnOnce() -> R + Send) -> R {
+        let file = File::open(format!("/run/netns/{}", self.names[end])).expect("the namespace");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                use std::os::fd::AsFd;
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+                act()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// A datapath that was opened inside a namespace.
     fn open(&self, end: usize, address: &str) -> UdpDatapath {
         let bind = SocketAddr::new(address.parse().expect("an address"), 0);
-        let file = File::open(format!("/run/netns/{}", self.names[end])).expect("the namespace");
-        let opened = std::thread::spawn(move || {
-            use std::os::fd::AsFd;
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+        self.inside(end, || {
             let mut udp = UdpDatapath::new(UdpConfig { interface: Some("veth0".into()), ..UdpConfig::new(bind) });
             udp.open().expect("it opens");
             udp
-        });
-        opened.join().expect("the thread ends")
+        })
     }
 
     fn rig(&self, six: bool) -> Rig {
@@ -85,9 +99,12 @@ impl Drop for Cable {
     }
 }
 
-/// All of the suite but the last: opening again would be in the test's own namespace.
+/// The whole suite, with ends opened again in their namespaces.
 fn conform(cable: &Cable, six: bool) {
     let rig = || cable.rig(six);
+    let reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+    };
     conformance::frames_arrive_whole(&mut rig());
     conformance::order_is_kept_and_nothing_repeated(&mut rig());
     conformance::payload_is_gathered(&mut rig());
@@ -96,6 +113,17 @@ fn conform(cable: &Cable, six: bool) {
     conformance::nothing_waits(&mut rig());
     conformance::a_sleeper_is_woken(&mut rig());
     conformance::payload_lands_where_it_belongs(&mut rig());
+    cable.inside(0, || conformance::closing_ends_it(rig()));
+    conformance::a_sleeper_is_woken_every_time(&mut rig());
+    conformance::bursts_beyond_all_room_do_no_harm(&mut rig());
+    conformance::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
+    conformance::closing_under_load_ends_it(&mut rig(), &mut { reopen });
+    for end in 0..2 {
+        conformance::a_link_that_went_down_comes_back(&mut rig(), &mut |up| {
+            let state = if up { "up" } else { "down" };
+            ip(&format!("-n {} link set veth0 {state}", cable.names[end])).expect("it can be set");
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,310 @@
+//! One queue of an interface: a socket, its four rings and its share of the UMEM's frames.
+
+use core::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use insane_datapath::batch::Outcome;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+
+use crate::FrameCounts;
+use crate::gather::Gather;
+use crate::rings::{CONTINUED, Consumer, Descriptor, Producer};
+use crate::umem::{For, Frame, Ledger, Umem};
+
+/// The most buffers of a frame: what the kernel's own packets can have.
+pub(crate) const MOST_PARTS: usize = 16;
+
+/// Ethernet's least frame without its checksum, in bytes. Shorter ones are filled up with zeros.
+pub(crate) const LEAST_FRAME: usize = 60;
+
+/// What one call of the kernel may send at most, asked for; 32 is its own limit.
+const SEND_BUDGET: u32 = 256;
+
+/// The size in bytes asked for the socket's send buffer, in which frames count that were copied and are on their way.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// A received frame's part: a buffer and which of its bytes.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) frame: Frame,
+    pub(crate) bytes: Range<usize>,
+}
+
+/// What came of a call to the kernel to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kick {
+    /// Frames that the device dropped.
+    pub(crate) dropped: u64,
+    /// The interface is down, gone or has no carrier, perhaps.
+    pub(crate) doubt: bool,
+}
+
+/// Why a frame was not put into the send ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no room now.
+    Full,
+    /// It can never go like this.
+    Never(Outcome),
+}
+
+/// One queue, bound or not yet.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) number: u32,
+    pub(crate) calls: u64,
+    /// What the kernel said that cannot be: an address that it did not have.
+    pub(crate) lies: u64,
+    socket: OwnedFd,
+    umem: Arc<Umem>,
+    ledger: Ledger,
+    free: Vec<Frame>,
+    parts: Vec<Part>,
+    fill: Producer<u64>,
+    completion: Consumer<u64>,
+    receive: Consumer<Descriptor>,
+    send: Producer<Descriptor>,
+}
+
+impl Queue {
+    /// A socket with rings for these frames, half of which are given to the kernel to receive into. The first one of an
+    /// interface registers the memory.
+    pub(crate) fn new(umem: &Arc<Umem>, number: u32, mut frames: Vec<Frame>, first: bool) -> Result<Self, Errno> {
+        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        if first {
+            sockopt::set_xdp_umem_reg(
+                &socket,
+                XdpUmemReg {
+                    addr: umem.address(),
+                    len: umem.len() as u64,
+                    chunk_size: umem.frame_bytes() as u32,
+                    headroom: 0,
+                    flags: XdpUmemRegFlags::empty(),
+                    tx_metadata_len: 0,
+                },
+            )?;
+        }
+        // Half receives and half sends, so each ring has room for all that can be in it.
+        let count = (frames.len() / 2) as u32;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, count)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, count)?;
+        sockopt::set_xdp_rx_ring_size(&socket, count)?;
+        sockopt::set_xdp_tx_ring_size(&socket, count)?;
+        if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        }
+        // Linux 6.17 knows it; without it a burst takes more calls.
+        let _ = crate::sys::set_send_budget(socket.as_fd(), SEND_BUDGET.min(count));
+        let offsets = sockopt::xdp_mmap_offsets(&socket)?;
+        let ledger = Ledger::new(umem.frame_bytes(), &frames);
+        let io = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::INVAL);
+        let fd = socket.as_fd();
+        let mut queue = Self {
+            number,
+            calls: 0,
+            lies: 0,
+            umem: Arc::clone(umem),
+            ledger,
+            free: frames.split_off(frames.len() / 2),
+            parts: Vec::with_capacity(MOST_PARTS),
+            fill: Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, count).map_err(io)?,
+            completion: Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, count).map_err(io)?,
+            receive: Consumer::map(fd, XDP_PGOFF_RX_RING, &offsets.rx, count).map_err(io)?,
+            send: Producer::map(fd, XDP_PGOFF_TX_RING, &offsets.tx, count).map_err(io)?,
+            socket,
+        };
+        for frame in frames {
+            queue.fill.push(queue.ledger.give(frame, For::Receiving));
+        }
+        queue.fill.publish();
+        Ok(queue)
+    }
+
+    /// Binds the socket to its queue, with memory and rights of its own or those of the socket that it shares memory with.
+    pub(crate) fn bind(
+        &self,
+        interface: u32,
+        flags: SocketAddrXdpFlags,
+        shared: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        match shared {
+            None => bind(&self.socket, &SocketAddrXdp::new(flags, interface, self.number)),
+            Some(shared_umem_fd) => {
+                // The kernel takes all else from the other socket.
+                let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface, self.number);
+                bind(&self.socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+            }
+        }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the driver leaves frames where they are.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        let options = sockopt::xdp_options(&self.socket);
+        options.is_ok_and(|o| o.contains(rustix::net::xdp::XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+    }
+
+    pub(crate) fn statistics(&self) -> Option<XdpStatistics> {
+        sockopt::xdp_statistics(&self.socket).ok()
+    }
+
+    /// Where all its frames are.
+    pub(crate) fn frames(&self) -> FrameCounts {
+        let (all, receiving, sending) = self.ledger.counts();
+        let (fill, receive) = (self.fill.used(), self.receive.used());
+        let (send, completion) = (self.send.used(), self.completion.used());
+        FrameCounts {
+            all,
+            free: self.free.len() as u32,
+            fill,
+            receive,
+            send,
+            completion,
+            kernel: (receiving + sending).saturating_sub(fill + receive + send + completion),
+        }
+    }
+}
+
+/// Sending.
+impl Queue {
+    /// Takes back the frames that were sent. Done before each batch, so that those are used again which are still in the cache.
+    pub(crate) fn reap(&mut self) {
+        while let Some(address) = self.completion.peek(0) {
+            self.completion.advance(1);
+            match self.ledger.take_back(address, For::Sending) {
+                Some((frame, _)) => self.free.push(frame),
+                None => self.lies += 1,
+            }
+        }
+        self.completion.release();
+    }
+
+    /// Puts a frame of `len` bytes into the send ring; `write` gets its memory, in one piece for each buffer, and may refuse.
+    pub(crate) fn put(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut Gather<'_>) -> Result<(), Outcome>,
+    ) -> Result<(), Refusal> {
+        let size = self.umem.frame_bytes();
+        let len = len.max(LEAST_FRAME);
+        let count = len.div_ceil(size);
+        if count > MOST_PARTS {
+            return Err(Refusal::Never(Outcome::TooLarge));
+        }
+        if self.free.len() < count {
+            self.reap();
+        }
+        if self.free.len() < count || (self.send.room(count as u32) as usize) < count {
+            return Err(Refusal::Full);
+        }
+        let mut taken = self.free.split_off(self.free.len() - count);
+        let mut gather = Gather::new(&self.umem, &mut taken, len);
+        if let Err(outcome) = write(&mut gather) {
+            self.free.append(&mut taken);
+            return Err(Refusal::Never(outcome));
+        }
+        let mut rest = len;
+        for frame in taken {
+            let part = rest.min(size);
+            rest -= part;
+            let address = self.ledger.give(frame, For::Sending);
+            let options = if rest > 0 { CONTINUED } else { 0 };
+            self.send.push(Descriptor { address, len: part as u32, options });
+        }
+        Ok(())
+    }
+
+    /// Shows the kernel what was put, and has it sent as far as it will.
+    pub(crate) fn kick(&mut self) -> Kick {
+        self.send.publish();
+        let mut kick = Kick::default();
+        let mut waiting = self.send.used();
+        // Each call sends some, or drops one, or ends it.
+        for _ in 0..waiting.saturating_add(8) {
+            if waiting == 0 || !self.send.needs_wakeup() {
+                break;
+            }
+            self.calls += 1;
+            let answer = send(&self.socket, &[], SendFlags::DONTWAIT);
+            let left = self.send.used();
+            let went = left < waiting;
+            waiting = left;
+            match answer {
+                Ok(_) | Err(Errno::INTR) => {}
+                // The device dropped a frame; the ring's index shows it with the next call.
+                Err(Errno::BUSY) => {
+                    kick.dropped += 1;
+                    continue;
+                }
+                // It has done its part for one call, or has no memory for more, or the device is full.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {}
+                Err(_) => kick.doubt = true,
+            }
+            if !went {
+                break;
+            }
+        }
+        kick.doubt |= kick.dropped > 0;
+        kick
+    }
+}
+
+/// Receiving.
+impl Queue {
+    /// Takes the next whole frame out of the receive ring. Its parts stay until [`Queue::give_back`].
+    pub(crate) fn take(&mut self) -> Option<&[Part]> {
+        self.give_back();
+        let mut count = 1;
+        // The last buffer of a frame must have come too.
+        while self.receive.peek(count - 1)?.options & CONTINUED != 0 {
+            count += 1;
+        }
+        for n in 0..count {
+            let Some(descriptor) = self.receive.peek(n) else { break };
+            match self.ledger.take_back(descriptor.address, For::Receiving) {
+                Some((frame, at)) => {
+                    let end = at.saturating_add(descriptor.len as usize).min(self.umem.frame_bytes());
+                    self.parts.push(Part { frame, bytes: at.min(end)..end });
+                }
+                None => self.lies += 1,
+            }
+        }
+        self.receive.advance(count);
+        Some(&self.parts)
+    }
+
+    /// Gives the buffers of the frame that was taken to the kernel again.
+    pub(crate) fn give_back(&mut self) {
+        // All that receives fits the ring at once.
+        for part in self.parts.drain(..) {
+            self.fill.push(self.ledger.give(part.frame, For::Receiving));
+        }
+    }
+
+    /// Whether another frame has come.
+    pub(crate) fn has_more(&mut self) -> bool {
+        self.receive.peek(0).is_some()
+    }
+
+    /// Shows the kernel how far the rings were used, and wakes it where it asks for it.
+    pub(crate) fn settle(&mut self) {
+        self.give_back();
+        self.receive.release();
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            self.calls += 1;
+            // Nothing is read: the call has the driver look at its queue. That there is nothing is no error.
+            let _ = recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
+        }
+    }
+}

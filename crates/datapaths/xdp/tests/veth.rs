@@ -1,0 +1,156 @@
+//! The conformance suite over a veth pair between two network namespaces: in the driver and before the stack, with ordinary
+//! and jumbo frames, with one queue and several.
+
+mod common;
+
+use common::{Cable, DEVICE, config};
+use insane_datapath::Datapath;
+use insane_datapath::conformance::{self as suite, End};
+use insane_datapath_xdp::{Attach, Attached, XdpConfig};
+
+/// The whole suite. The calling thread is in the first end's namespace, so that ends can be opened again.
+fn conform(cable: &Cable, config: &XdpConfig) {
+    let reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.inside(if end == End::A { 0 } else { 1 }, || datapath.open().expect("it opens again"));
+    };
+    let rig = || cable.rig(config);
+    suite::frames_arrive_whole(&mut rig());
+    suite::order_is_kept_and_nothing_repeated(&mut rig());
+    suite::payload_is_gathered(&mut rig());
+    suite::every_frame_has_an_outcome(&mut rig());
+    suite::every_slot_comes_back(&mut rig());
+    suite::nothing_waits(&mut rig());
+    suite::a_sleeper_is_woken(&mut rig());
+    suite::payload_lands_where_it_belongs(&mut rig());
+    cable.inside(0, || suite::closing_ends_it(rig()));
+    suite::a_sleeper_is_woken_every_time(&mut rig());
+    suite::bursts_beyond_all_room_do_no_harm(&mut rig());
+    suite::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
+    suite::closing_under_load_ends_it(&mut rig(), &mut { reopen });
+    for end in [0, 1] {
+        suite::a_link_that_went_down_comes_back(&mut rig(), &mut |up| cable.set_up(end, up));
+    }
+}
+
+#[test]
+fn conforms_in_the_driver() {
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    conform(&cable, &config(Attach::Native));
+}
+
+#[test]
+fn conforms_before_the_stack() {
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    conform(&cable, &config(Attach::Generic));
+}
+
+#[test]
+fn conforms_with_jumbo_frames() {
+    let Some(cable) = Cable::new(9000, 1) else { return };
+    conform(&cable, &config(Attach::Native));
+}
+
+#[test]
+fn conforms_with_jumbo_frames_before_the_stack() {
+    let Some(cable) = Cable::new(9000, 1) else { return };
+    conform(&cable, &config(Attach::Generic));
+}
+
+#[test]
+fn conforms_with_several_queues() {
+    let Some(cable) = Cable::new(1500, 4) else { return };
+    conform(&cable, &config(Attach::Native));
+}
+
+#[test]
+fn conforms_with_hardly_any_buffers() {
+    let Some(cable) = Cable::new(9000, 1) else { return };
+    let few = XdpConfig { frames: 64, ..config(Attach::Native) };
+    suite::frames_arrive_whole(&mut cable.rig(&few));
+    suite::every_frame_has_an_outcome(&mut cable.rig(&few));
+    suite::every_slot_comes_back(&mut cable.rig(&few));
+    suite::a_sleeper_is_woken_every_time(&mut cable.rig(&few));
+}
+
+#[test]
+fn what_was_chosen_is_said() {
+    for (mtu, queues, buffer_bytes, several) in [(1500, 1, 2048, false), (3000, 2, 4096, false), (9000, 1, 4096, true)]
+    {
+        let Some(cable) = Cable::new(mtu, queues) else { return };
+        let xdp = cable.open(0, &XdpConfig::new(DEVICE));
+        let chosen = xdp.chosen().expect("it was opened");
+        assert_eq!((chosen.attached, chosen.zero_copy, chosen.driver.as_str()), (Attached::Native, false, "veth"));
+        assert_eq!((chosen.buffer_bytes, chosen.several_buffers), (buffer_bytes, several));
+        assert_eq!(chosen.max_frame, mtu as usize + 14);
+        assert_eq!(chosen.queues, (0..queues).collect::<Vec<_>>());
+        let text = chosen.to_string();
+        for part in ["veth0 (veth)", "in the driver", "one copy by the kernel", "the driver veth has no zero-copy"] {
+            assert!(text.contains(part), "{text}");
+        }
+        drop(xdp);
+        let generic = cable.open(0, &config(Attach::Generic));
+        assert_eq!(generic.chosen().expect("it was opened").attached, Attached::Generic);
+    }
+}
+
+#[test]
+fn a_smaller_mtu_is_kept_to_and_the_interfaces_is_followed() {
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    let small = XdpConfig { mtu: Some(1000), ..config(Attach::Native) };
+    let mut xdp = cable.open(0, &small);
+    let to = xdp.address().expect("it is open");
+    assert_eq!((xdp.capabilities().max_frame, xdp.frame_limit(to)), (1014, 1014));
+    common::ip(&format!("-n {} link set {DEVICE} mtu 900", cable.names[0])).expect("an MTU that veth can have");
+    assert_eq!(xdp.frame_limit(to), 914);
+    drop(xdp);
+    let error = cable.try_open(0, &small).expect_err("the interface has too small an MTU").to_string();
+    assert!(error.contains("ip link set dev veth0 mtu 1000"), "{error}");
+}
+
+#[test]
+fn every_queue_is_received_from_and_wakes_its_sleeper() {
+    use insane_datapath::batch::TxBatch;
+    use insane_datapath_xdp::Queues;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::time::{Duration, Instant};
+    let Some(cable) = Cable::new(1500, 4) else { return };
+    let mut all = cable.open(1, &config(Attach::NativeOrGeneric));
+    let to = all.address().expect("it is open");
+    let frame = [&common::mac(1)[..], &common::mac(0), &[0x88, 0xb5, 0, 0]].concat();
+    let awake = |xdp: &insane_datapath_xdp::XdpDatapath, wait: Duration| {
+        let handle = xdp.wake_handle().expect("it is open");
+        let limit = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)) == Ok(1)
+    };
+    for number in 0..4 {
+        let mut one =
+            cable.open(0, &XdpConfig { queues: Queues::These(vec![number]), ..config(Attach::NativeOrGeneric) });
+        assert_eq!(one.frames().all * 4, all.frames().all);
+        for _ in 0..100 {
+            all.arm();
+            assert!(!awake(&all, Duration::ZERO), "there is nothing yet");
+            let mut tx = TxBatch::default();
+            (0..10).for_each(|_| tx.frame(to, &frame, 0));
+            one.transmit(&mut tx);
+            assert!(awake(&all, Duration::from_secs(20)), "queue {number} woke nobody");
+            let (mut came, start) = (0, Instant::now());
+            while came < 10 {
+                came += all.receive_with(64, |received| assert_eq!(received.queue, number)).frames;
+                assert!(start.elapsed() < Duration::from_secs(20), "{came} frames came by queue {number}");
+            }
+        }
+    }
+    // Queues that are not taken stay the kernel's.
+    drop(all);
+    let mut some = cable.open(1, &XdpConfig { queues: Queues::These(vec![3, 1]), ..config(Attach::NativeOrGeneric) });
+    for number in 0..4 {
+        let mut one =
+            cable.open(0, &XdpConfig { queues: Queues::These(vec![number]), ..config(Attach::NativeOrGeneric) });
+        let mut tx = TxBatch::default();
+        (0..10).for_each(|_| tx.frame(to, &frame, 0));
+        one.transmit(&mut tx);
+        let came = awake(&some, Duration::from_millis(if number % 2 == 1 { 20_000 } else { 200 }));
+        assert_eq!(came, number % 2 == 1, "queue {number}");
+        while some.receive_with(64, |received| assert_eq!(received.queue, number)).frames > 0 {}
+    }
+}
