@@ -7,7 +7,7 @@
 //!
 //! `intended = sink_full + expired + unconfirmed (source's cell) + delivered + expired + sink_closed (sink's cell) + under way`
 //!
-//! holds whenever anything is killed between two instructions (architecture §5, accounting law).
+//! (where the sink's end was a cell of a runtime that is gone, its counts are taken over into the source's cell) holds whenever anything is killed between two instructions (architecture §5, accounting law).
 //!
 //! Invariants:
 //! - `INV-CTR-1` Cells lie inside the backing; an index is checked before it becomes an address.

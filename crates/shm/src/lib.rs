@@ -20,6 +20,7 @@
 //! | [`counters`] | counts that survive the process that counts |
 //! | [`biased`] | a lock that costs nothing to the thread that mostly takes it |
 //! | [`socket`] | sequenced-packet sockets that carry descriptors |
+//! | [`doorbell`] | sockets that wake who waits for several things |
 //! | [`steps`], [`mutate`] | hooks of test builds |
 //!
 //! ```
@@ -37,6 +38,7 @@
 
 pub mod biased;
 pub mod counters;
+pub mod doorbell;
 pub mod error;
 pub mod link;
 pub mod memory;

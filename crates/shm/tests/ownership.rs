@@ -101,6 +101,8 @@ struct Oracle {
     sent: VecDeque<(u64, Option<Place>, bool)>,
     taken: Vec<Delivery>,
     held: BTreeMap<Place, u64>,
+    /// Where each slot was named, in order.
+    named: BTreeMap<Place, Vec<u64>>,
     inline_out: u64,
     forged: bool,
 }
@@ -117,6 +119,7 @@ fn run(ops: &[Op]) {
                 sequence += 1;
                 let (slot, segment) = (*slot as u32, *segment);
                 let d = Descriptor { sequence, slot, segment, length: 100, ..Descriptor::default() };
+                o.named.entry((segment, slot)).or_default().push(l.producer.position());
                 l.producer.push(&d, &[]);
                 o.sent.push_back((sequence, Some((segment, slot)), false));
                 *o.held.entry((segment, slot)).or_default() += 1;
@@ -232,6 +235,12 @@ fn run(ops: &[Op]) {
             }
             _ => {}
         }
+    }
+    for ((segment, slot), positions) in &o.named {
+        let held = o.held.get(&(*segment, *slot)).is_some_and(|n| *n > 0);
+        let out: Vec<_> = positions.iter().filter(|at| l.producer.is_out(*segment, *slot, **at)).collect();
+        let newest: Vec<_> = positions.last().into_iter().filter(|_| held).collect();
+        assert_eq!(out, newest, "a slot that is out is out by the descriptor that named it last");
     }
     let mut left: BTreeMap<Place, u64> = BTreeMap::new();
     l.producer.dissolve(|segment, slot| *left.entry((segment, slot)).or_default() += 1);

@@ -1,8 +1,9 @@
 //! Hostile peers, as the same user and as another one: the others lose nothing, the runtime neither ends, blocks nor grows.
 
 use insane::{CellCounts, Qos, Session};
+use insane_tests_host::programs::program;
 use insane_tests_host::{Watchdog, reconcile_cells};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,19 +43,10 @@ fn own_kib() -> u64 {
     private_kib(std::process::id(), "Private_Dirty")
 }
 
-fn insaned() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(&root).args(["build", "--locked", "-j2", "-p", "insaned", "--target-dir"]);
-    let target = root.join("target/plain");
-    assert!(build.arg(&target).status().expect("cargo runs").success(), "insaned does not build");
-    target.join("debug/insaned")
-}
-
 impl Runtime {
     fn start(quota: &str, all_users: bool) -> Self {
         use std::os::unix::fs::PermissionsExt;
-        let program = insaned();
+        let program = program("insaned", "insaned");
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = format!(

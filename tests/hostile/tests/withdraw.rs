@@ -50,7 +50,7 @@ impl Liar {
         let segment = Segment::create(Geometry::checked(4096, 4).unwrap(), false).unwrap();
         let mut this = Self { _raw: raw, socket, segment, producer };
         this.add();
-        let open = peer::FlowOpen { source: 0, epoch, sink, channel: 0 };
+        let open = peer::FlowOpen { source: 0, epoch, sink, channel: 0, strict: false };
         say(&this.socket, 1, Body::FlowOpen(open), &[]).unwrap();
         answer(&this.socket, |b| matches!(b, Body::FlowOpened(_)));
         this

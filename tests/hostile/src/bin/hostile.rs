@@ -124,7 +124,7 @@ fn as_sink(path: &Path, channel: &str, mode: &str) -> Result<String, String> {
                     say(&socket, message.link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[])?;
                 }
                 Some(Body::FlowOpen(flow)) => {
-                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell: 0 };
+                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell: 0, cursor: 0 };
                     say(&socket, message.link, Body::FlowOpened(opened), &[])?;
                 }
                 _ => {}
@@ -193,7 +193,12 @@ fn as_source(path: &Path, channel: &str) -> Result<String, String> {
         for sink in &sinks {
             for source in 0..200 {
                 let (epoch, sink) = (epoch.clone(), sink.clone());
-                let _ = say(socket, 1, Body::FlowOpen(peer::FlowOpen { source, epoch, sink, channel: 0 }), &[]);
+                let _ = say(
+                    socket,
+                    1,
+                    Body::FlowOpen(peer::FlowOpen { source, epoch, sink, channel: 0, strict: false }),
+                    &[],
+                );
             }
         }
         let returns = ReturnBlock::open(Arc::new(returns), raw.entries).map_err(|e| e.to_string())?;

@@ -1,0 +1,70 @@
+//! Doorbells: sockets that wake whoever waits for a link together with other things (architecture §3, waiting).
+//!
+//! The consumer makes the pair of sockets, keeps the end that becomes readable and gives the producer the other.
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::net::{RecvFlags, SendFlags};
+
+/// The most rings that are taken at once. Who rings more often wakes the listener again, and nobody else.
+const MOST_RINGS: u32 = 64;
+
+/// The end that rings. Without a bell, as long as none has come, ringing does nothing.
+#[derive(Debug, Default)]
+pub struct Doorbell(Option<OwnedFd>);
+
+impl Doorbell {
+    /// The consumer's bell has come. It rings at once: who armed before may have been looked for already, when there was
+    /// nothing to ring, and is not looked for twice.
+    pub fn install(&mut self, bell: Option<OwnedFd>) {
+        self.0 = bell;
+        self.ring();
+    }
+
+    /// Makes the other end readable. Never blocks.
+    #[cold]
+    pub fn ring(&self) {
+        if let Some(bell) = &self.0 {
+            // A full buffer means that the listener has bytes to read, and so is awake.
+            let _ = rustix::net::send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+/// Takes the rings that made a bell readable, a bounded number. Never blocks. `false`: the end that rings is gone.
+pub fn silence(bell: BorrowedFd<'_>) -> bool {
+    let mut bytes = [0u8; 64];
+    for _ in 0..MOST_RINGS {
+        match rustix::net::recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return false,
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    true
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn a_late_bell_rings_at_once_and_a_flood_is_taken_in_parts() {
+        let (theirs, ours) = crate::socket::pair().unwrap();
+        let mut bell = Doorbell::default();
+        bell.ring();
+        bell.install(Some(theirs));
+        let readable = |timeout: i64| {
+            let mut fds = [rustix::event::PollFd::new(&ours, rustix::event::PollFlags::IN)];
+            let timeout = rustix::event::Timespec { tv_sec: timeout, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+        };
+        assert!(readable(10), "a bell that was asked for late");
+        assert!(silence(ours.as_fd()) && !readable(0));
+        (0..=MOST_RINGS).for_each(|_| bell.ring());
+        assert!(silence(ours.as_fd()) && readable(10), "one more ring than is taken at once");
+        assert!(silence(ours.as_fd()) && !readable(0));
+        drop(bell);
+        assert!(!silence(ours.as_fd()), "the end that rings is gone");
+    }
+}
