@@ -1,31 +1,32 @@
-//! The demo's dApp: emits E2 indications at a steady rate and measures how long each takes to be answered by a control
-//! request; over INSANE, a Unix datagram socket or UDP on loopback. Prints one line of JSON a second, and a last one.
+//! The demo's dApp: emits E2 indications at a steady rate and measures how long each takes to be answered by the control
+//! request of each xApp; over INSANE, a Unix datagram socket, UDP, or ZeroMQ. Prints one line of JSON a second, and a last one.
 #![forbid(unsafe_code)]
 
+mod e2;
+mod path;
+#[cfg(feature = "zeromq")]
+mod zeromq;
+
 use clap::Parser;
-use insane::{CellState, Code, Count, Qos, Session, Sink, Source};
-use serde_json::json;
-use std::net::UdpSocket;
-use std::os::unix::net::UnixDatagram;
+use path::Path;
+use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// RICindication of RAN function 146, SN 7, encoded by an independent implementation of E2AP (pycrate).
-const INDICATION: &str = "00054080b6000007001d00050003fd0000000500020092000f000100001b00020007001c0001000019000504000000\
-    00001a0080868084000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f3031\
-    32333435363738393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f606162636465666768696a6b\
-    6c6d6e6f707172737475767778797a7b7c7d7e7f80818283";
+/// What `--path` takes besides, in this build.
+const ALSO: &str = if cfg!(feature = "zeromq") { ", zeromq" } else { "" };
+/// How long the first answers may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long late answers are waited for in the end.
+const AFTERWARDS: Duration = Duration::from_millis(500);
 
-/// RICcontrolRequest of the same RAN function.
-const CONTROL: &str = "00040039000005001d00050003fd0000000500020092001600050400000000001700151402000000000000000100000005\
-    000000640000000015000140";
-
-/// Emits E2 indications and waits for the control request that answers each.
+/// Emits E2 indications and waits for the control requests that answer each.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// insane, unix or udp.
+    /// insane, unix, udp, or (if built so) zeromq.
     #[arg(long, default_value = "insane")]
     path: String,
     /// How long, in seconds.
@@ -34,136 +35,160 @@ struct Arguments {
     /// Indications a second.
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Sinks to wait for.
+    /// For insane: sinks to wait for.
     #[arg(long, default_value_t = 1)]
     sinks: usize,
+    /// xApps that answer, as instances 0, 1, ...
+    #[arg(long, default_value_t = 1)]
+    xapps: usize,
     /// For unix: the directory of the sockets.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// For udp: the port of the xApp on 127.0.0.1.
-    #[arg(long, default_value_t = 0)]
-    port: u16,
+    /// For udp: the address of this host.
+    #[arg(long, default_value = "127.0.0.1")]
+    address: IpAddr,
+    /// For udp and zeromq: where indications go, ADDRESS:PORT, once for each xApp.
+    #[arg(long)]
+    peer: Vec<String>,
+    /// For zeromq: where answers come from, once for each xApp.
+    #[arg(long)]
+    back: Vec<String>,
 }
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One of the ways to an xApp and back.
-enum Path {
-    Insane(Box<(Session, Source, Sink)>),
-    Unix(UnixDatagram, PathBuf),
-    Udp(UdpSocket, u16),
+/// What is known of one xApp's answers.
+#[derive(Debug, Default)]
+struct Xapp {
+    /// Which indications it has answered, by number.
+    answered: Vec<bool>,
+    /// Number and microseconds of each answer.
+    answers: Vec<(usize, f64)>,
+    /// Answers to what was answered already.
+    twice: u64,
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
-    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let value = |d: u8| (d as char).to_digit(16).unwrap_or(0) as u8;
-    digits.chunks_exact(2).map(|d| value(d[0]) << 4 | value(d[1])).collect()
+/// The loop's state: indications are numbered from 0, and carry the lower half of the number.
+struct Loop {
+    path: Path,
+    e2: e2::E2,
+    sent: Vec<Instant>,
+    xapps: Vec<Xapp>,
+    wrong: u64,
 }
 
-impl Path {
-    fn open(a: &Arguments) -> Result<Self, Failure> {
-        match a.path.as_str() {
-            "insane" => {
-                let session = Session::open("dApp")?;
-                let stream = session.stream_named("e2", Qos::default())?;
-                let sink = stream.sink("control")?;
-                let source = stream.source("indication")?;
-                if source.wait_for_sinks(a.sinks, Duration::from_secs(20)) < a.sinks {
-                    return Err(format!("fewer than {} xApps within 20 s", a.sinks).into());
-                }
-                Ok(Self::Insane(Box::new((session, source, sink))))
-            }
-            "unix" => Ok(Self::Unix(UnixDatagram::bind(a.dir.join("dapp.sock"))?, a.dir.join("xapp.sock"))),
-            "udp" => Ok(Self::Udp(UdpSocket::bind("127.0.0.1:0")?, a.port)),
-            other => Err(format!("--path {other}: it takes insane, unix or udp").into()),
-        }
+impl Loop {
+    fn emit(&mut self) -> Result<(), Failure> {
+        let number = self.sent.len();
+        self.sent.push(Instant::now());
+        self.xapps.iter_mut().for_each(|x| x.answered.push(false));
+        self.path.emit(self.e2.indication(number as u16))
     }
 
-    fn emit(&self, payload: &[u8]) -> Result<(), Failure> {
-        match self {
-            Self::Insane(i) => drop(i.1.send(payload)?),
-            // Nobody there is no failure: the xApp may be killed on purpose.
-            Self::Unix(socket, to) => drop(socket.send_to(payload, to)),
-            Self::Udp(socket, port) => drop(socket.send_to(payload, ("127.0.0.1", *port))),
+    /// Takes answers until `due`, or `until_answered`: until all xApps have answered the last indication.
+    fn take(&mut self, due: Instant, until_answered: bool) -> Result<(), Failure> {
+        while !(until_answered && self.is_answered()) {
+            let left = due.saturating_duration_since(Instant::now());
+            let Some((at, pdu)) = self.path.answer(left)? else { break };
+            self.count(at, &pdu);
         }
         Ok(())
     }
 
-    /// Waits for an answer, at most `left`; `None` when none came.
-    fn answer(&self, left: Duration) -> Result<Option<Vec<u8>>, Failure> {
-        let mut buffer = [0u8; 2048];
-        let left = left.max(Duration::from_micros(1));
-        let n = match self {
-            Self::Insane(i) => {
-                return match i.2.consume_timeout(left) {
-                    Ok(message) => Ok(Some(message.to_vec())),
-                    Err(e) if e.code() == Code::Timeout => Ok(None),
-                    Err(e) => Err(e.into()),
-                };
+    /// Counts what came at a time.
+    fn count(&mut self, at: Instant, pdu: &[u8]) {
+        let last = self.sent.len().wrapping_sub(1);
+        let answer = self.e2.control(pdu).and_then(|control| {
+            // Its number is the last one with this lower half.
+            let number = last.checked_sub(usize::from((last as u16).wrapping_sub(control.sn)))?;
+            let xapp = self.xapps.get_mut(usize::from(control.instance))?;
+            Some((number, self.sent.get(number)?, xapp))
+        });
+        match answer {
+            None => self.wrong += 1,
+            Some((number, _, xapp)) if xapp.answered[number] => xapp.twice += 1,
+            Some((number, sent, xapp)) => {
+                xapp.answered[number] = true;
+                xapp.answers.push((number, (at - *sent).as_nanos() as f64 / 1e3));
             }
-            Self::Unix(socket, _) => {
-                socket.set_read_timeout(Some(left))?;
-                socket.recv(&mut buffer)
+        }
+    }
+
+    /// Whether all xApps have answered the last indication.
+    fn is_answered(&self) -> bool {
+        self.xapps.iter().all(|x| x.answered.last().is_none_or(|a| *a))
+    }
+
+    /// Emits now and then until every xApp has answered: the loop runs. What is emitted so counts as warm-up.
+    fn warm_up(&mut self) -> Result<(), Failure> {
+        let start = Instant::now();
+        while self.sent.is_empty() || !self.is_answered() {
+            if start.elapsed() > PATIENCE {
+                let silent: Vec<_> = (0..self.xapps.len()).filter(|x| self.xapps[*x].answers.is_empty()).collect();
+                return Err(format!("no answers of the xApps {silent:?} within {} s", PATIENCE.as_secs()).into());
             }
-            Self::Udp(socket, _) => {
-                socket.set_read_timeout(Some(left))?;
-                socket.recv(&mut buffer)
-            }
-        };
-        Ok(n.ok().map(|n| buffer[..n].to_vec()))
+            self.emit()?;
+            self.take(Instant::now() + Duration::from_millis(20), true)?;
+        }
+        Ok(())
+    }
+
+    fn answered(&self, first: usize) -> Vec<usize> {
+        self.xapps.iter().map(|x| x.answered[first..].iter().filter(|a| **a).count()).collect()
     }
 }
 
-fn accounting(path: &Path) -> serde_json::Value {
-    let Path::Insane(i) = path else { return json!([]) };
-    let cells = i.0.counts();
-    let flows = cells.iter().filter(|c| c.state == CellState::Producing);
-    flows
-        .map(|c| {
-            let count = |k| c.get(k);
-            json!({
-                "sink": format!("{:032x}", c.sink), "ended": c.ended, "intended": count(Count::Intended),
-                "sink_full": count(Count::SinkFull), "dropped": count(Count::Dropped), "expired": count(Count::Expired),
-                "unconfirmed": count(Count::Unconfirmed),
-            })
-        })
-        .collect()
+/// Seconds of the clock that the demo reads too.
+fn monotonic_s() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 fn main() -> Result<(), Failure> {
     let a = Arguments::parse();
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())?;
-    let path = Path::open(&a)?;
-    let (indication, control) = (bytes(INDICATION), bytes(CONTROL));
+    let xapps = (0..a.xapps).map(|_| Xapp::default()).collect();
+    let mut l = Loop { path: Path::open(&a)?, e2: e2::E2::new(), sent: Vec::new(), xapps, wrong: 0 };
+    l.warm_up()?;
+    let first = l.sent.len();
     let tick = Duration::from_secs_f64(1.0 / a.rate);
-    let (start, mut shown) = (Instant::now(), Instant::now());
-    let (mut times, mut emitted, mut unanswered, mut wrong) = (Vec::new(), 0u64, 0u64, 0u64);
+    let (start_s, start) = (monotonic_s(), Instant::now());
+    println!("{}", json!({"start_s": start_s, "pid": std::process::id(), "warm_up": first}));
+    let mut shown = start;
     while start.elapsed().as_secs_f64() < a.seconds && !stop.load(Ordering::Relaxed) {
-        let due = tick.mul_f64(emitted as f64);
-        std::thread::sleep(due.saturating_sub(start.elapsed()));
-        // An answer that missed its tick is no answer to the next indication.
-        while path.answer(Duration::ZERO)?.is_some() {}
-        let at = Instant::now();
-        path.emit(&indication)?;
-        emitted += 1;
-        match path.answer(tick)? {
-            Some(answer) => {
-                times.push(at.elapsed().as_nanos() as f64 / 1e3);
-                wrong += u64::from(answer != control);
-            }
-            None => unanswered += 1,
-        }
+        let due = start + tick.mul_f64((l.sent.len() - first) as f64);
+        l.take(due, true)?;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if shown.elapsed() >= Duration::from_secs(1) {
             shown = Instant::now();
-            println!("{}", json!({"emitted": emitted, "answered": times.len(), "unanswered": unanswered}));
+            let answered = l.answered(first);
+            println!(
+                "{}",
+                json!({"at_s": start.elapsed().as_secs_f64(), "emitted": l.sent.len() - first, "answered": answered})
+            );
         }
+        l.emit()?;
     }
     // What is on its way is taken before it is counted.
-    std::thread::sleep(Duration::from_millis(50));
+    l.take(Instant::now() + AFTERWARDS, false)?;
+    let since = |at: &Instant| (*at - start).as_nanos() as f64 / 1e3;
+    let xapps: Vec<Value> = l
+        .xapps
+        .iter()
+        .map(|x| {
+            let answers = || x.answers.iter().filter(|(n, _)| *n >= first);
+            json!({
+                "answered": answers().count(), "unanswered": l.sent.len() - first - answers().count(), "twice": x.twice,
+                "numbers": answers().map(|(n, _)| n - first).collect::<Vec<_>>(),
+                "times_us": answers().map(|(_, t)| t).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
     let last = json!({
-        "path": a.path, "emitted": emitted, "answered": times.len(), "unanswered": unanswered, "wrong_answers": wrong,
-        "accounting": accounting(&path), "times_us": times,
+        "path": a.path, "pid": std::process::id(), "start_s": start_s, "warm_up": first, "emitted": l.sent.len() - first,
+        "sent_us": l.sent[first..].iter().map(since).collect::<Vec<_>>(), "xapps": xapps, "wrong_answers": l.wrong,
+        "accounting": l.path.accounting(),
     });
     println!("{last}");
     Ok(())
