@@ -1,7 +1,7 @@
 # Every verb sets up what it needs first (scripts/setup), which is quick when all is there.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-fast verify soak bench ranlab ranlab-full lint doc setup
+.PHONY: help demo test test-fast verify soak bench ranlab ranlab-full lint doc setup install
 
 # How long `make soak` runs, altogether.
 SECONDS ?= 3600
@@ -10,7 +10,7 @@ help: ## show this list
 	@grep -hE '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r verb text; do \
 		printf '  make %-10s %s\n' "$$verb" "$$text"; done
 
-demo: ## two xApps and a dApp on this host: live table, latencies, accounting (out/demo)
+demo: ## a dApp and xApps on one host, then on two: live table, latencies, faults, accounting (out/demo)
 	@scripts/setup base rust python
 	@scripts/call demo/run
 
@@ -49,6 +49,10 @@ lint: ## format, clippy, licences, Python and shell checks, house rules
 doc: ## reference of all crates and the guide (out/doc)
 	@scripts/setup base rust python
 	@scripts/doc
+
+install: ## programs, C library and Python wheel, below PREFIX=… (~/.local, as root /usr/local)
+	@scripts/setup base rust python
+	@scripts/install '$(PREFIX)'
 
 setup: ## install everything that the other verbs need
 	@scripts/setup base rust python lint verify bench
