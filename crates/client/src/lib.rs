@@ -23,11 +23,14 @@
 mod batch;
 mod blocks;
 mod cells;
+mod cursors;
 pub mod error;
 mod fork;
+mod log;
 mod message;
 pub mod options;
 mod peers;
+mod revive;
 mod rx;
 mod service;
 mod session;

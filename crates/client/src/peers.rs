@@ -10,6 +10,7 @@ use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
 use crate::tx::{Tx, TxFlow, TxLink};
 use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
+use insane_shm::doorbell;
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
@@ -23,7 +24,10 @@ use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+mod parking;
 
 /// Event data of doorbells begin here.
 const FIRST_BELL: u64 = 1 << 32;
@@ -37,6 +41,10 @@ struct Outgoing {
     at: usize,
     waiting: Vec<(usize, Epoch, SinkId, u64, bool)>,
     asked: HashMap<(u32, SinkId), bool>,
+    /// Flows of a parked link that are open here too, and their cells.
+    reopened: HashMap<(usize, SinkId), u32>,
+    /// Other flows that were opened while there was one.
+    late: Vec<peer::FlowOpened>,
 }
 
 /// A link that this session consumes on.
@@ -55,6 +63,8 @@ struct PairEnd {
     app: String,
     trusted: bool,
     initiator: bool,
+    /// The peer is the runtime, for the sources and sinks of other hosts.
+    network: bool,
     unsent: Outbox,
     outgoing: HashMap<u32, Outgoing>,
     incoming: HashMap<u32, Incoming>,
@@ -70,6 +80,10 @@ pub(crate) struct Peers {
     bells: HashMap<u64, Arc<StreamShared>>,
     next_bell: u64,
     unsent: bool,
+    parked: Vec<parking::ParkedLink>,
+    /// Sources to be closed when their flows have a runtime again.
+    closing: Vec<(Arc<StreamShared>, usize, Epoch)>,
+    runtime_lost: Option<Instant>,
 }
 
 impl PairEnd {
@@ -91,7 +105,16 @@ fn refuse(text: impl Into<String>) -> Error {
 
 impl Peers {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, pairs: Vec::new(), bells: HashMap::new(), next_bell: FIRST_BELL, unsent: false }
+        Self {
+            shared,
+            pairs: Vec::new(),
+            bells: HashMap::new(),
+            next_bell: FIRST_BELL,
+            unsent: false,
+            parked: Vec::new(),
+            closing: Vec::new(),
+            runtime_lost: None,
+        }
     }
 
     /// The pairs that live, for a new runtime.
@@ -101,7 +124,8 @@ impl Peers {
     }
 
     pub(crate) fn retry_at(&self) -> Option<Instant> {
-        self.unsent.then(|| Instant::now() + Duration::from_millis(2))
+        let unsent = self.unsent.then(|| Instant::now() + Duration::from_millis(2));
+        [unsent, self.parked_at()].into_iter().flatten().min()
     }
 
     /// Takes a new pair from the runtime.
@@ -130,6 +154,7 @@ impl Peers {
             app: pair.app.clone(),
             trusted: pair.trusted,
             initiator: pair.initiator,
+            network: pair.network,
             unsent: Outbox::default(),
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
@@ -168,6 +193,7 @@ impl Peers {
 
     /// Sends what waits, and ends pairs that failed.
     pub(crate) fn tidy(&mut self, _epoll: BorrowedFd<'_>) {
+        self.tend_parked();
         self.unsent = false;
         for at in 0..self.pairs.len() {
             let Some(pair) = self.pairs[at].as_mut() else { continue };
@@ -202,7 +228,16 @@ impl Peers {
     /// A pair is gone, in whatever way: its links end.
     fn end(&mut self, at: usize) {
         let Some(pair) = self.pairs.get_mut(at).and_then(Option::take) else { return };
+        let (before, over) = (self.parked.len(), self.shared.closed.load(Ordering::Acquire));
         for outgoing in pair.outgoing.into_values().filter(|o| o.offered.is_none()) {
+            if pair.network && outgoing.stream.reliable && !over {
+                self.park(&outgoing, &pair.app);
+                continue;
+            }
+            if let Some(link) = outgoing.stream.tx.visit().links[outgoing.at].as_mut().filter(|_| over) {
+                // The runtime lives, and its counts with it.
+                link.network = false;
+            }
             let cells = outgoing.stream.tx.visit().dissolve(outgoing.at);
             for cell in cells {
                 self.shared.cells().end(cell.index());
@@ -210,6 +245,7 @@ impl Peers {
         }
         for incoming in pair.incoming.into_values() {
             let mut rx = incoming.stream.rx.visit();
+            rx.remember_cursors(incoming.at);
             if let Some(link) = rx.links[incoming.at].as_mut() {
                 link.peer_gone = true;
             }
@@ -220,7 +256,7 @@ impl Peers {
             // Its last word will not come: sinks that waited for it are forgotten.
             self.forget_closed(std::slice::from_ref(&incoming.stream));
         }
-        if pair.peer != self.shared.id {
+        if pair.peer != self.shared.id && self.parked.len() == before {
             self.shared.event(Event::PeerLost { app: pair.app });
         }
     }
@@ -237,6 +273,7 @@ impl Peers {
         for at in 0..self.pairs.len() {
             self.end(at);
         }
+        self.end_parked();
     }
 
     /// Whether sinks still wait for their producers' last word.
@@ -258,9 +295,12 @@ impl Peers {
             _ => None,
         });
         let Some((stream, index)) = found else { return };
-        let known = stream.tx.visit().sources[index]
-            .as_ref()
-            .is_none_or(|s| s.routes.iter().any(|r| r.flows.iter().any(|f| f.sink == sink)));
+        let parked = self.parked_flows(&stream);
+        let waits = parked.as_ref().is_some_and(|p| p.contains(&(index, sink)));
+        let known = !waits
+            && stream.tx.visit().sources[index]
+                .as_ref()
+                .is_none_or(|s| s.routes.iter().any(|r| r.flows.iter().any(|f| f.sink == sink)));
         // With itself a session has both ends of a pair; it produces on the first.
         let own = self.shared.id;
         let pair = self.pairs.iter_mut().flatten().find(|p| p.peer == peer && (peer != own || p.initiator));
@@ -279,7 +319,7 @@ impl Peers {
         if let Some(outgoing) = pair.outgoing.get_mut(&link) {
             outgoing.waiting.push((index, epoch, sink, flow.channel, flow.observer));
         }
-        open_waiting(pair, link);
+        open_waiting(pair, link, parked.as_deref());
     }
 
     fn take(
@@ -308,7 +348,7 @@ impl Peers {
             Some(Body::Doorbell(_)) => {
                 let outgoing = self.outgoing(at, link)?;
                 if let Some(l) = outgoing.stream.tx.visit().links[outgoing.at].as_mut() {
-                    l.take_bell(fds.into_iter().next());
+                    l.doorbell.install(fds.into_iter().next());
                 }
                 Ok(())
             }
@@ -356,7 +396,7 @@ impl Peers {
         let consumer = Consumer::new(returns, delivery);
         let place = {
             let mut rx = stream.rx.visit();
-            let place = rx.add_link(consumer, offer.reliable, pair.trusted, self.shared.clone());
+            let place = rx.add_link(consumer, (offer.reliable, pair.network), pair.trusted, self.shared.clone());
             rx.interrupt();
             place
         };
@@ -384,13 +424,18 @@ impl Peers {
         if place == tx.links.len() {
             tx.links.push(None);
         }
-        tx.links[place] = Some(TxLink::new(producer, counters, self.shared.clone()));
+        let kind = (pair.network, outgoing.stream.reliable);
+        tx.links[place] = Some(TxLink::new(producer, counters, kind, self.shared.clone()));
         tx.share_out();
         drop(tx);
         // Only now: until all was checked there is no link to be ended with the pair.
         (outgoing.offered, outgoing.at) = (None, place);
+        let stream = outgoing.stream.clone();
         send_segments(pair, link);
-        open_waiting(pair, link);
+        let parked = self.parked_flows(&stream);
+        if let Some(pair) = self.pairs[at].as_mut() {
+            open_waiting(pair, link, parked.as_deref());
+        }
         Ok(())
     }
 
@@ -479,36 +524,55 @@ impl Peers {
             pair.send(link, Body::FlowClose(close), &[]);
             return Ok(());
         };
-        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
+        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow::new(epoch));
         if entry.epoch != epoch || entry.sinks.iter().any(|s| s.id == sink) {
             return Err(refuse("a flow that cannot be"));
         }
+        let cursor = rx.cursor_for(incoming.at, epoch, sink);
         let left = std::mem::take(&mut rx.ended);
         let l = rx.links[incoming.at].as_mut();
         let (mut cells, Some(l)) = (self.shared.cells(), l) else { return Ok(()) };
         left.into_iter().for_each(|cell| cells.end(cell));
-        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow { epoch, sinks: Vec::new() });
+        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow::new(epoch));
         let cell = cells.start_for(at, CellState::Consuming, epoch, sink)?;
         drop(cells);
         let number = cell.index();
-        entry.sinks.push(FlowSink { index, id: sink, cell, end: None });
+        entry.sinks.push(FlowSink { index, id: sink, cell, end: None, cursor });
         l.forget_recent();
         if let Some(s) = rx.sinks[index].as_mut() {
             s.flows += 1;
         }
         drop(rx);
         reach(Step::Flow);
-        let opened = peer::FlowOpened { source: flow.source, sink: flow.sink.clone(), cell: number };
+        let opened = peer::FlowOpened { source: flow.source, sink: flow.sink.clone(), cell: number, cursor };
         pair.send(link, Body::FlowOpened(opened), &[]);
         Ok(())
     }
 
     fn flow_opened(&mut self, at: usize, link: u32, flow: &peer::FlowOpened) -> Result<()> {
-        let shared = self.shared.clone();
         let outgoing = self.outgoing(at, link)?;
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let observer = outgoing.asked.remove(&(flow.source, sink));
         let observer = observer.ok_or_else(|| refuse("a flow that was not asked for"))?;
+        let stream = outgoing.stream.clone();
+        if let Some(parked) = self.parked_flows(&stream) {
+            let key = (flow.source as usize, sink);
+            let outgoing = self.outgoing(at, link)?;
+            if parked.contains(&key) {
+                outgoing.reopened.insert(key, flow.cell);
+            } else if !observer {
+                outgoing.late.push(flow.clone());
+            }
+            return Ok(());
+        }
+        self.add_flow(at, link, flow, observer)
+    }
+
+    /// A flow begins with the next message.
+    fn add_flow(&mut self, at: usize, link: u32, flow: &peer::FlowOpened, observer: bool) -> Result<()> {
+        let shared = self.shared.clone();
+        let outgoing = self.outgoing(at, link)?;
+        let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let mut tx = outgoing.stream.tx.visit();
         // What waits was not meant for the new sink.
         tx.close_pack(flow.source as usize, false);
@@ -536,6 +600,9 @@ impl Peers {
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let outgoing = self.outgoing(at, link)?;
         outgoing.asked.remove(&(flow.source, sink));
+        outgoing.reopened.remove(&(flow.source as usize, sink));
+        outgoing.late.retain(|f| (f.source, &f.sink) != (flow.source, &flow.sink));
+        outgoing.waiting.retain(|w| (w.0, w.2) != (flow.source as usize, sink));
         let (cell, position) = {
             let mut tx = outgoing.stream.tx.visit();
             let cell = tx.end_flow(flow.source as usize, sink, false);
@@ -715,14 +782,7 @@ impl Peers {
         let mut rx = stream.rx.visit();
         for link in rx.links.iter_mut().flatten() {
             if let Some(bell) = &link.bell {
-                let mut bytes = [0u8; 64];
-                // A bounded number of bytes: whoever floods wakes this thread again, and nobody else.
-                for _ in 0..64 {
-                    match rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
-                        Ok((n, _)) if n > 0 => {}
-                        _ => break,
-                    }
-                }
+                doorbell::silence(bell.as_fd());
             }
         }
         rx.disarm();
@@ -748,6 +808,8 @@ fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result
         at: usize::MAX,
         waiting: Vec::new(),
         asked: HashMap::new(),
+        reopened: HashMap::new(),
+        late: Vec::new(),
     };
     pair.outgoing.insert(link, outgoing);
     Ok(link)
@@ -777,14 +839,21 @@ fn send_segments(pair: &mut PairEnd, link: u32) {
     }
 }
 
-fn open_waiting(pair: &mut PairEnd, link: u32) {
+/// Opens the flows that wait for a link. While it takes over from one that is `parked`, only that one's: others would get what was
+/// emitted before.
+fn open_waiting(pair: &mut PairEnd, link: u32, parked: Option<&[(usize, SinkId)]>) {
     let Some(outgoing) = pair.outgoing.get_mut(&link).filter(|o| o.offered.is_none()) else { return };
+    let strict = outgoing.stream.strict;
     for (index, epoch, sink, channel, observer) in std::mem::take(&mut outgoing.waiting) {
         let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
+        if parked.is_some_and(|p| !p.contains(&(index, sink))) {
+            outgoing.waiting.push((index, epoch, sink, channel, observer));
+            continue;
+        }
         if outgoing.asked.insert((index as u32, sink), observer).is_some() {
             continue;
         }
         let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
-        pair.send(link, Body::FlowOpen(peer::FlowOpen { source: index as u32, epoch, sink, channel }), &[]);
+        pair.send(link, Body::FlowOpen(peer::FlowOpen { source: index as u32, epoch, sink, channel, strict }), &[]);
     }
 }

@@ -2,6 +2,7 @@
 //! stream's biased lock.
 
 use crate::blocks::Pool;
+use crate::cursors::Cursors;
 use crate::error::{Code, Result};
 use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
 use crate::session::Shared;
@@ -44,6 +45,8 @@ pub(crate) struct Rx {
     pub(crate) ended: Vec<u32>,
     /// Event descriptors of wait sets, written to when there is something to look at.
     pub(crate) nudges: Vec<std::sync::Weak<OwnedFd>>,
+    /// How far sinks have come with sources whose link has ended.
+    pub(crate) cursors: Cursors,
 }
 
 /// One link from a session with sources.
@@ -58,7 +61,11 @@ pub(crate) struct RxLink {
     opened: Option<PackRef>,
     /// The flow of the last message: sources mostly come in runs.
     pub(crate) recent: Option<(u32, usize, Epoch, CellWriter)>,
+    /// The same on a link that keeps cursors, which has no other short cut.
+    kept: Option<Kept>,
     pub(crate) reliable: bool,
+    /// Whether it is from the runtime on a reliable stream: then it is known how far its sinks are.
+    keeps: bool,
     pub(crate) trusted: bool,
     pub(crate) peer_gone: bool,
     pub(crate) broken: Option<Broken>,
@@ -93,10 +100,22 @@ pub(crate) struct Unpacking {
 // SAFETY: the memory is only read, in a segment that stays mapped while the pack is out.
 unsafe impl Send for Unpacking {}
 
+/// The flow of the last message, and how far it is.
+#[derive(Debug)]
+struct Kept {
+    source: u32,
+    sink: usize,
+    epoch: Epoch,
+    cell: CellWriter,
+    last: u64,
+}
+
 /// What arrives from one source.
 #[derive(Debug)]
 pub(crate) struct RxFlow {
     pub(crate) epoch: Epoch,
+    /// On a link that keeps cursors: the number of the last message that went to the sinks, unless the short cut knows better.
+    last: u64,
     pub(crate) sinks: Vec<FlowSink>,
 }
 
@@ -108,6 +127,18 @@ pub(crate) struct FlowSink {
     pub(crate) cell: CellWriter,
     /// The first position of the ring that is not for it.
     pub(crate) end: Option<u64>,
+    /// The number of the last message that it had by another link, or that was not for it.
+    pub(crate) cursor: u64,
+}
+
+impl RxFlow {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self { epoch, last: 0, sinks: Vec::new() }
+    }
+
+    fn cursor(&self, sink: &FlowSink) -> u64 {
+        sink.cursor.max(self.last)
+    }
 }
 
 /// One sink.
@@ -125,6 +156,11 @@ impl RxLink {
     /// The short cut for runs of messages is to be looked up again.
     pub(crate) fn forget_recent(&mut self) {
         self.recent = None;
+        if let Some(kept) = self.kept.take()
+            && let Some(flow) = self.flows.get_mut(&kept.source)
+        {
+            flow.last = flow.last.max(kept.last);
+        }
     }
 
     /// The peer broke the protocol: nothing is read from the link any more, and the service thread is told.
@@ -329,6 +365,21 @@ impl Rx {
                             insane_shm::steps::reach(insane_shm::steps::Step::Hold);
                             return Ok(Some(message));
                         }
+                        if d.deadline_ns == 0
+                            && d.flags & FLAG_PACKED == 0
+                            && let Some(kept) = &mut link.kept
+                            && kept.source == d.source
+                            && kept.sink == sink
+                        {
+                            kept.last = kept.last.max(d.sequence);
+                            kept.cell.add(Count::Delivered, 1);
+                            kept.cell.add(Count::Bytes, u64::from(d.length));
+                            link.out += 1;
+                            let epoch = kept.epoch;
+                            let message = raw(link, &mut self.taken, self.next, &d, position, epoch, None);
+                            insane_shm::steps::reach(insane_shm::steps::Step::Hold);
+                            return Ok(Some(message));
+                        }
                         return self.take_other(self.next, &d, position, sink);
                     }
                     Ok(None) => {
@@ -482,10 +533,18 @@ impl Rx {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
         let late = d.deadline_ns != 0 && d.flags & FLAG_LAUNCH_TIME == 0 && now_ns() > d.deadline_ns;
         let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
+        if link.keeps {
+            link.forget_recent();
+        }
         let fate = if late { Fate::Expired } else { Fate::Dropped };
         if let Some(flow) = link.flows.get_mut(&d.source) {
             epoch = flow.epoch;
-            for sink in flow.sinks.iter().filter(|s| s.end.is_none_or(|end| position < end)) {
+            if link.keeps {
+                flow.last = flow.last.max(d.sequence.saturating_add(d.messages().saturating_sub(1)));
+            }
+            let is_for =
+                |s: &&FlowSink| s.end.is_none_or(|end| position < end) && (s.cursor == 0 || d.sequence > s.cursor);
+            for sink in flow.sinks.iter().filter(is_for) {
                 let open =
                     self.sinks.get(sink.index).and_then(Option::as_ref).is_some_and(|s| s.open && s.id == sink.id);
                 if late {
@@ -497,7 +556,12 @@ impl Rx {
                 }
             }
             if let ([one], [(_, cell)], None) = (&flow.sinks[..], &takers[..], flow.sinks.first().and_then(|s| s.end)) {
-                link.recent = Some((d.source, one.index, epoch, cell.clone()));
+                if link.keeps {
+                    let (source, sink, cell, last) = (d.source, one.index, cell.clone(), flow.last);
+                    link.kept = Some(Kept { source, sink, epoch, cell, last });
+                } else {
+                    link.recent = Some((d.source, one.index, epoch, cell.clone()));
+                }
             }
         }
         if takers.is_empty() {
@@ -614,7 +678,7 @@ impl Rx {
     pub(crate) fn add_link(
         &mut self,
         consumer: Consumer,
-        reliable: bool,
+        (reliable, network): (bool, bool),
         trusted: bool,
         session: Arc<Shared>,
     ) -> usize {
@@ -626,7 +690,9 @@ impl Rx {
             pack: None,
             opened: None,
             recent: None,
+            kept: None,
             reliable,
+            keeps: reliable && network,
             trusted,
             peer_gone: false,
             broken: None,
@@ -666,19 +732,55 @@ impl Rx {
     pub(crate) fn prune(&mut self, at: usize) -> Vec<u32> {
         let mut cells = Vec::new();
         let Some(link) = self.links[at].as_mut() else { return cells };
+        link.forget_recent();
         let head = link.position();
         for flow in link.flows.values_mut() {
+            let (epoch, last) = (flow.epoch, flow.last);
             flow.sinks.retain(|s| {
                 let over = s.end.is_some_and(|end| head >= end);
                 if over {
                     cells.push(s.cell.index());
+                    if link.keeps {
+                        self.cursors.put(epoch, s.id, s.cursor.max(last));
+                    }
                 }
                 !over
             });
         }
         link.flows.retain(|_, f| !f.sinks.is_empty());
-        link.recent = None;
         cells
+    }
+
+    /// A link from the runtime has ended: what is on it goes to the queues, before anything that another link brings, and how far
+    /// its sinks are is remembered.
+    pub(crate) fn remember_cursors(&mut self, at: usize) {
+        if self.links[at].as_ref().is_none_or(|l| !l.keeps) {
+            return;
+        }
+        self.drain_to(at, u64::MAX);
+        let Some(link) = self.links[at].as_mut() else { return };
+        link.forget_recent();
+        for flow in link.flows.values() {
+            flow.sinks.iter().for_each(|s| self.cursors.put(flow.epoch, s.id, flow.cursor(s)));
+        }
+    }
+
+    /// The number of the last message of a source that a sink has had, for a flow that begins on a link; 0 for none. Links that
+    /// had the flow before are emptied: whoever begins it anew has ended it there, or is the next runtime.
+    pub(crate) fn cursor_for(&mut self, at: usize, epoch: Epoch, sink: SinkId) -> u64 {
+        if self.links[at].as_ref().is_none_or(|l| !l.keeps) {
+            return 0;
+        }
+        for other in (0..self.links.len()).filter(|other| *other != at) {
+            let had = |l: &RxLink| l.keeps && l.flows.values().any(|f| f.epoch == epoch);
+            if self.links[other].as_ref().is_some_and(had) {
+                self.remember_cursors(other);
+            }
+        }
+        let Some(link) = self.links[at].as_mut() else { return 0 };
+        link.forget_recent();
+        let here = link.flows.values().filter(|f| f.epoch == epoch).map(|f| f.last).max();
+        self.cursors.get(epoch, sink).max(here.unwrap_or(0))
     }
 
     /// Closes a sink: what waits in its queue is counted and given back.
@@ -700,7 +802,7 @@ impl Rx {
             self.release_as(message, Fate::Dropped);
         }
         for link in self.links.iter_mut().flatten() {
-            link.recent = None;
+            link.forget_recent();
         }
     }
 

@@ -8,6 +8,8 @@ use crate::session::{Command, Endpoint, Event, Shared, find_socket, lock};
 use crate::stream::StreamShared;
 use insane_shm::socket::{Received, receive, send};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::id::Epoch;
+use insane_wire::qos::REFUSED;
 use insane_wire::{MAX_CONTROL_BYTES, PROTOCOL, decode, encode};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -159,6 +161,12 @@ impl Service {
                 }
             }
             self.peers.tidy(self.epoll.as_fd());
+            // Only then is the runtime told of it.
+            if self.ready {
+                for (stream, index, epoch) in self.peers.closable() {
+                    self.close_source(&stream, index, epoch);
+                }
+            }
             self.flush();
             if self.retry_at.is_some_and(|at| Instant::now() >= at) {
                 self.reconnect();
@@ -230,8 +238,10 @@ impl Service {
                     self.peers.close_sink(&stream, index, id);
                 }
                 Command::CloseSource(stream, index, epoch) => {
-                    self.tell(to_runtime::Body::CloseSource(control::CloseSource { epoch: epoch.to_bytes() }));
-                    self.peers.close_source(&stream, index);
+                    // What it has emitted needs it until there is a runtime again.
+                    if !self.peers.close_later(&stream, index, epoch) {
+                        self.close_source(&stream, index, epoch);
+                    }
                 }
                 Command::ShareSegment(stream) => self.peers.share_segments(&stream),
                 Command::GiveUp(stream, source, links) => self.peers.give_up(&stream, source, &links),
@@ -242,6 +252,12 @@ impl Service {
             }
         }
         self.peers.close_broken();
+    }
+
+    fn close_source(&mut self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) {
+        lock(&self.shared.endpoints).retain(|e| !matches!(e, Endpoint::Source { epoch: i, .. } if *i == epoch));
+        self.tell(to_runtime::Body::CloseSource(control::CloseSource { epoch: epoch.to_bytes() }));
+        self.peers.close_source(stream, index);
     }
 
     fn begin_shutdown(&mut self) {
@@ -306,6 +322,7 @@ impl Service {
 
     fn lost(&mut self) {
         self.runtime = None;
+        self.peers.runtime_lost();
         self.unsent.clear();
         self.internal.clear();
         self.report = None;
@@ -373,7 +390,12 @@ impl Service {
         let stream = streams.iter().find(|s| s.number.load(Ordering::Relaxed) == changed.stream);
         if let (Some(stream), Some(effective)) = (stream, changed.effective) {
             lock(&stream.effective).insert(effective.peer.clone(), effective.clone());
-            self.shared.event(Event::QosChanged { stream: stream.name.clone(), effective });
+            let stream = stream.name.clone();
+            self.shared.event(if effective.datapath == REFUSED {
+                Event::QosRefused { stream, effective }
+            } else {
+                Event::QosChanged { stream, effective }
+            });
         }
     }
 

@@ -86,6 +86,13 @@ pub enum Event {
         /// The sink.
         sink: SinkId,
     },
+    /// A stream under `strict` asks for more than this host and another have in common: sources and sinks of the two do not meet.
+    QosRefused {
+        /// The stream's name.
+        stream: String,
+        /// The host as its `peer`, and the reasons; its datapath is `none`.
+        effective: EffectiveQos,
+    },
 }
 
 impl Event {
@@ -99,6 +106,7 @@ impl Event {
             Self::PeerLost { .. } => 4,
             Self::PeerBroken { .. } => 5,
             Self::SinkGivenUp { .. } => 6,
+            Self::QosRefused { .. } => 7,
         }
     }
 
@@ -112,6 +120,7 @@ impl Event {
             Self::PeerLost { .. } => "PeerLost",
             Self::PeerBroken { .. } => "PeerBroken",
             Self::SinkGivenUp { .. } => "SinkGivenUp",
+            Self::QosRefused { .. } => "QosRefused",
         }
     }
 }
@@ -131,6 +140,9 @@ impl std::fmt::Display for Event {
             Self::PeerBroken { app, text } => write!(f, "`{app}` broke the protocol and was cut off: {text}"),
             Self::SinkGivenUp { stream, sink } => {
                 write!(f, "stream `{stream}` gave sink {sink} up: it made no room before the deadline")
+            }
+            Self::QosRefused { stream, effective: e } => {
+                write!(f, "stream `{stream}` does not go to {}: {}", e.peer, e.reasons.join("; "))
             }
         }
     }
@@ -163,6 +175,46 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// One without a runtime or a service thread.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Arc<Self> {
+        let memory = SharedMemory::create("insane-counters", insane_shm::counters::bytes(4), false, false);
+        let memory = Arc::new(memory.expect("memory"));
+        let counters = Counters::create(memory.clone(), 4).expect("counters");
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+        Arc::new(Self::new(("test".into(), String::new(), PathBuf::new()), memory, counters, bell))
+    }
+
+    fn new(
+        (app, wanted_domain, socket): (String, String, PathBuf),
+        counter_memory: Arc<SharedMemory>,
+        counters: Counters,
+        bell: rustix::fd::OwnedFd,
+    ) -> Self {
+        Self {
+            id: SessionId::random(),
+            app,
+            wanted_domain,
+            socket,
+            counter_memory,
+            cells: Mutex::new(Cells::new(counters)),
+            commands: Mutex::new(VecDeque::new()),
+            bell: Guarded::new(bell),
+            answers: Mutex::new(HashMap::new()),
+            next_request: AtomicU64::new(1),
+            version: Mutex::new(0),
+            changed: Condvar::new(),
+            welcome: Mutex::new(None),
+            limits: Mutex::new(Limits::default()),
+            streams: Mutex::new(Vec::new()),
+            endpoints: Mutex::new(Vec::new()),
+            events: Mutex::new(VecDeque::new()),
+            closed: AtomicBool::new(false),
+            rousing: AtomicBool::new(false),
+            forks: fork::count(),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.forks != fork::count() {
             return Err(Code::Forked.into());
@@ -266,7 +318,6 @@ impl Shared {
     }
 
     pub(crate) fn close_source(&self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) {
-        lock(&self.endpoints).retain(|e| !matches!(e, Endpoint::Source { epoch: i, .. } if *i == epoch));
         self.command(Command::CloseSource(stream.clone(), index, epoch));
         self.wait_until(Duration::from_millis(500), || stream.tx.visit().sources[index].is_none());
     }
@@ -344,28 +395,7 @@ impl SessionBuilder {
         let counters = Counters::create(memory.clone(), CELLS)?;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::new(Code::System, format!("eventfd: {e}")))?;
-        let shared = Arc::new(Shared {
-            id: SessionId::random(),
-            app: self.app,
-            wanted_domain: self.domain,
-            socket,
-            counter_memory: memory,
-            cells: Mutex::new(Cells::new(counters)),
-            commands: Mutex::new(VecDeque::new()),
-            bell: Guarded::new(bell),
-            answers: Mutex::new(HashMap::new()),
-            next_request: AtomicU64::new(1),
-            version: Mutex::new(0),
-            changed: Condvar::new(),
-            welcome: Mutex::new(None),
-            limits: Mutex::new(Limits::default()),
-            streams: Mutex::new(Vec::new()),
-            endpoints: Mutex::new(Vec::new()),
-            events: Mutex::new(VecDeque::new()),
-            closed: AtomicBool::new(false),
-            rousing: AtomicBool::new(false),
-            forks: fork::count(),
-        });
+        let shared = Arc::new(Shared::new((self.app, self.domain, socket), memory, counters, bell));
         let (service, hello) = Service::new(shared.clone(), connection)?;
         let thread = std::thread::Builder::new()
             .name("insane-service".into())

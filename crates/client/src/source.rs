@@ -250,13 +250,20 @@ impl Source {
             }
             match grown {
                 Err(e) if !self.stream.reliable || e.code() != Code::NoBuffer => return Err(e),
-                grown if start.elapsed() >= self.options.deadline => {
+                grown if start.elapsed() >= self.options.deadline && !self.waits_for_runtime() => {
                     return Err(grown.err().unwrap_or_else(|| Code::NoBuffer.into()));
                 }
                 // Slots come back over several links; which one is first cannot be known.
                 _ => std::thread::sleep(Duration::from_micros(100)),
             }
         }
+    }
+
+    /// Whether a full link is one that waits for the next runtime, whose sinks are not to be given up: the library's own patience
+    /// is the bound then.
+    #[cold]
+    fn waits_for_runtime(&self) -> bool {
+        self.options.when_full == WhenFull::DropSink && self.stream.tx.lock().has_parked()
     }
 
     /// Makes a segment for messages of `len` bytes if none is free and the stream's share allows it.
@@ -534,6 +541,9 @@ impl Source {
             insane_shm::steps::reach(insane_shm::steps::Step::Fill);
             let emit = Emit { slot, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
             let sequence = tx.emit(self.index, &emit);
+            if self.stream.reliable {
+                tx.tend_logs(self.index);
+            }
             tx.give_back(buffer.raw.base, buffer.raw.slot());
             drop(tx);
             forget(buffer);
@@ -598,6 +608,9 @@ impl Source {
             tx = self.stream.tx.lock();
         }
         let token = tx.emit(self.index, &emit).map(Token);
+        if self.stream.reliable {
+            tx.tend_logs(self.index);
+        }
         tx.give_back(raw.base, raw.slot());
         if tx.packs == Packs::Wanted {
             drop(tx);
@@ -655,12 +668,17 @@ impl Source {
     /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
     #[cold]
     fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
-        let start = Instant::now();
+        let mut start = Instant::now();
         self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
             let full = tx.full_links(self.index, slot);
             let Some(first) = full.first().copied() else { return Ok(()) };
+            let parked = |at: &usize| tx.links[*at].as_ref().is_some_and(|l| l.parked.is_some());
+            let parked = full.iter().any(parked);
+            if parked && self.options.when_full == WhenFull::DropSink {
+                start = Instant::now();
+            }
             let waited = start.elapsed();
             if waited >= self.options.deadline {
                 drop(tx);
@@ -686,7 +704,7 @@ impl Source {
             if !room {
                 // In slices, so that the end of the link is seen too.
                 let left = self.options.deadline.saturating_sub(start.elapsed());
-                wait_any(&[word], Some(left.min(Duration::from_millis(100))));
+                wait_any(&[word], Some(left.min(Duration::from_millis(if parked { 1 } else { 100 }))));
             }
             let mut tx = self.stream.tx.lock();
             if let Some(link) = tx.links[first].as_mut() {
@@ -707,7 +725,8 @@ impl Source {
         self.stream.tx.lock().outcome(self.index, token.0)
     }
 
-    /// Closes the source: sinks still get what was emitted.
+    /// Closes the source: sinks still get what was emitted. On a reliable stream whose runtime is gone that is when there is one
+    /// again, if the session is not closed before.
     pub fn close(&self) {
         if self.check().is_err() {
             return;

@@ -134,6 +134,13 @@ impl Stream {
         Sink::open(self.shared.clone(), channel.into(), options)
     }
 
+    /// How many cursors of sinks with sources that had ended were forgotten for others. Of more than a thousand such sources, what
+    /// the oldest sent last may come a second time if they go on after the runtime was lost.
+    #[must_use]
+    pub fn cursors_forgotten(&self) -> u64 {
+        self.shared.rx.visit().cursors.forgotten()
+    }
+
     /// Counts every slot of the stream once: for tests.
     #[must_use]
     pub fn audit(&self) -> insane_shm::slab::Audit {

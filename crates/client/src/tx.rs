@@ -2,19 +2,25 @@
 //! stream's biased lock.
 
 use crate::blocks::{Block, Pool};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
+use crate::log::{Entry, Log};
+use crate::revive::Parked;
 use crate::session::Shared;
-use insane_shm::counters::{CellWriter, Count, Counters};
+use insane_shm::counters::{CellWriter, Count, Counters, FINAL_AT_SINK};
+use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
 use insane_shm::pack::PackWriter;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told};
 use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
-use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+mod outcome;
+
+pub use outcome::Outcome;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -61,7 +67,7 @@ pub(crate) struct TxLink {
     pub(crate) told: Told,
     /// The consumer's counts, read-only.
     pub(crate) peer: Counters,
-    pub(crate) doorbell: Option<OwnedFd>,
+    pub(crate) doorbell: Doorbell,
     /// Bytes of slots that the link holds, and of those that are filled for it.
     pub(crate) held: u64,
     /// Credit that is set aside for packs which are being filled.
@@ -73,21 +79,30 @@ pub(crate) struct TxLink {
     /// Messages that came back with a fate and were not noted yet.
     fates: Vec<Returned>,
     /// Flows that were closed in good order while messages for them were still under way.
-    closing: Vec<Closing>,
+    pub(crate) closing: Vec<Closing>,
+    /// Whether the consumer is the runtime, whose counts are taken over when it is gone.
+    pub(crate) network: bool,
+    /// On a reliable stream towards the runtime: what is under way.
+    pub(crate) log: Option<Log>,
+    /// The runtime is gone, and the flows wait for the next.
+    pub(crate) parked: Option<Parked>,
+    /// The parked link whose messages this one takes over.
+    pub(crate) stands_for: Option<usize>,
     /// The session, whose service thread hears of a broken link.
     session: Arc<Shared>,
 }
 
 /// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
 #[derive(Debug)]
-struct Closing {
-    source: usize,
-    sink: SinkId,
+pub(crate) struct Closing {
+    pub(crate) source: usize,
+    pub(crate) sink: SinkId,
     cell: CellWriter,
     peer_cell: u32,
     /// The numbers of its first and last message.
     span: (u64, u64),
     given: u64,
+    before: u64,
 }
 
 /// One source.
@@ -128,8 +143,11 @@ pub(crate) struct TxFlow {
     pub(crate) observer: bool,
     /// The first message that is meant for it.
     pub(crate) start: u64,
-    /// Messages that were put on the link.
+    /// Messages that were put on the link, or on those that it took over from.
     pub(crate) given: u64,
+    /// How many of them had ended before this link, and how many were known to have ended at any time.
+    pub(crate) before: u64,
+    pub(crate) known: u64,
     /// Messages that were not, newest last, and how many older ones are forgotten.
     drops: VecDeque<u64>,
     forgotten: u64,
@@ -140,36 +158,11 @@ pub(crate) struct TxFlow {
 /// A flow that has ended: what a token can still ask of it.
 #[derive(Debug)]
 pub(crate) struct EndedFlow {
-    flow: TxFlow,
+    pub(crate) flow: TxFlow,
     end: u64,
-    finished: u64,
+    pub(crate) finished: u64,
     /// The link on which its last messages may still be under way.
-    link: Option<usize>,
-}
-
-/// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcome {
-    /// Sinks that the message was meant for.
-    pub intended: u32,
-    /// Not final yet.
-    pub pending: u32,
-    /// Handed to the application.
-    pub delivered: u32,
-    /// Dropped, at either end.
-    pub dropped: u32,
-    /// Past its deadline.
-    pub expired: u32,
-    /// The peer was lost before it was known.
-    pub unconfirmed: u32,
-}
-
-impl Outcome {
-    /// Whether every intended sink is in a final state.
-    #[must_use]
-    pub fn is_final(&self) -> bool {
-        self.pending == 0
-    }
+    pub(crate) link: Option<usize>,
 }
 
 /// What is to be emitted.
@@ -189,7 +182,7 @@ pub(crate) struct Emit<'a> {
 impl TxFlow {
     pub(crate) fn new(sink: SinkId, cell: CellWriter, peer_cell: u32, observer: bool, start: u64) -> Self {
         let (drops, fates) = (VecDeque::new(), VecDeque::new());
-        Self { sink, cell, peer_cell, observer, start, given: 0, drops, forgotten: 0, fates }
+        Self { sink, cell, peer_cell, observer, start, given: 0, before: 0, known: 0, drops, forgotten: 0, fates }
     }
 
     /// Counts the messages of a descriptor as dropped.
@@ -208,6 +201,12 @@ impl TxFlow {
         }
     }
 
+    /// Which of the messages that were put on the link this one is, from 1.
+    pub(crate) fn ordinal(&self, sequence: u64) -> u64 {
+        let before = self.drops.partition_point(|d| *d < sequence);
+        (sequence + 1).saturating_sub(self.start + self.forgotten + before as u64)
+    }
+
     /// The state of message `sequence`, given how many of the flow's messages are finished.
     fn state(&self, sequence: u64, finished: u64, over: bool, outcome: &mut Outcome) {
         if self.observer {
@@ -219,7 +218,7 @@ impl TxFlow {
             outcome.dropped += 1;
             return;
         }
-        let ordinal = sequence - self.start + 1 - self.forgotten - before as u64;
+        let ordinal = self.ordinal(sequence);
         if ordinal > finished {
             *(if over { &mut outcome.unconfirmed } else { &mut outcome.pending }) += 1;
             return;
@@ -233,12 +232,18 @@ impl TxFlow {
 }
 
 impl TxLink {
-    pub(crate) fn new(producer: Producer, peer: Counters, session: Arc<Shared>) -> Self {
+    /// `network`: towards the runtime. Then what is under way on a `reliable` stream is known.
+    pub(crate) fn new(
+        producer: Producer,
+        peer: Counters,
+        (network, reliable): (bool, bool),
+        session: Arc<Shared>,
+    ) -> Self {
         Self {
             producer,
             told: Told::default(),
             peer,
-            doorbell: None,
+            doorbell: Doorbell::default(),
             held: 0,
             reserved: 0,
             room_sleepers: 0,
@@ -246,33 +251,71 @@ impl TxLink {
             broken: None,
             fates: Vec::new(),
             closing: Vec::new(),
+            network,
+            log: (network && reliable).then(Log::default),
+            parked: None,
+            stands_for: None,
             session,
         }
     }
 
     /// How many of the `given` messages of a flow its sink has counted. A cell that is another flow's by now was this one's
     /// until all was counted.
-    fn finished(&self, sink: SinkId, peer_cell: u32, given: u64) -> u64 {
+    pub(crate) fn finished(&self, sink: SinkId, peer_cell: u32, given: u64, before: u64) -> u64 {
         match self.peer.get(peer_cell) {
-            Some(cell) if cell.sink == sink.0 => self.peer.finished(peer_cell).min(given),
+            Some(cell) if cell.sink == sink.0 => before + self.peer.finished(peer_cell).min(given - before),
             _ => given,
         }
+    }
+
+    /// As [`Self::finished`], of a flow that is open.
+    pub(crate) fn finished_of(&self, flow: &TxFlow) -> u64 {
+        (flow.before + self.peer.finished(flow.peer_cell).min(flow.given - flow.before)).max(flow.known)
+    }
+
+    /// Takes over what a runtime that is gone has counted of a flow: `messages` ended there. Its sinks have those of which it
+    /// said nothing: it had given them back.
+    pub(crate) fn take_over(&self, cell: &CellWriter, sink: SinkId, peer_cell: u32, messages: u64) {
+        let mut left = messages;
+        if let Some(counted) = self.peer.get(peer_cell).filter(|c| c.sink == sink.0) {
+            for count in FINAL_AT_SINK.into_iter().filter(|c| *c != Count::Delivered) {
+                let ended = counted.get(count).min(left);
+                cell.add(count, ended);
+                left -= ended;
+            }
+        }
+        cell.add(Count::Delivered, left);
     }
 
     /// Remembers a flow that was closed, and forgets those that are finished meanwhile.
     fn close(&mut self, flow: Closing) {
         self.closing.push(flow);
         let closing = std::mem::take(&mut self.closing);
-        let open = |f: &Closing| self.finished(f.sink, f.peer_cell, f.given) < f.given;
+        let open = |f: &Closing| self.finished(f.sink, f.peer_cell, f.given, f.before) < f.given;
         self.closing = closing.into_iter().filter(open).collect();
     }
 
     /// Counts what the consumer, which is gone, had not counted of a flow as unconfirmed: one by one over the messages that
     /// the ring still shows, nothing is taken from a difference. Returns how many were finished.
-    fn unconfirmed(&self, flow: &Closing) -> u64 {
-        let finished = self.finished(flow.sink, flow.peer_cell, flow.given);
+    pub(crate) fn unconfirmed(&self, flow: &Closing) -> u64 {
+        let finished = self.finished(flow.sink, flow.peer_cell, flow.given, flow.before);
         let (first, last) = flow.span;
         let mut ordinal = flow.given;
+        if let Some(log) = &self.log {
+            let is_of = |e: &&Entry| {
+                let d = &e.descriptor;
+                d.source as usize == flow.source && (first..=last).contains(&d.sequence) && e.is_out(&self.producer)
+            };
+            let left = (log.iter().filter(is_of).count() as u64).min(flow.given - finished);
+            flow.cell.add(Count::Unconfirmed, left);
+            if self.network {
+                self.take_over(&flow.cell, flow.sink, flow.peer_cell, flow.given - flow.before - left);
+            }
+            return flow.given - left;
+        }
+        if self.network {
+            self.take_over(&flow.cell, flow.sink, flow.peer_cell, finished - flow.before);
+        }
         for (source, sequence) in self.producer.recent() {
             if ordinal <= finished {
                 break;
@@ -305,6 +348,9 @@ impl TxLink {
             && self.broken.replace(broken).is_none()
         {
             self.session.ring();
+        }
+        if let Some(log) = &mut self.log {
+            log.trim(&self.producer);
         }
     }
 
@@ -352,6 +398,9 @@ impl TxLink {
             slab.hold(slot);
             self.held += bytes;
         }
+        if let Some(log) = &mut self.log {
+            log.put(&self.producer, descriptor, emit.slot.is_some(), emit.inline);
+        }
         self.producer.push(descriptor, emit.inline);
         if emit.more {
             self.unwoken = true;
@@ -365,23 +414,7 @@ impl TxLink {
     pub(crate) fn wake(&mut self) {
         self.unwoken = false;
         if self.producer.wake() == WakeNeed::Ring {
-            self.ring();
-        }
-    }
-
-    /// The consumer's bell has come. It rings at once: who armed before may have been looked for already, when there was
-    /// nothing to ring, and is not looked for twice.
-    pub(crate) fn take_bell(&mut self, bell: Option<OwnedFd>) {
-        self.doorbell = bell;
-        self.ring();
-    }
-
-    #[cold]
-    fn ring(&self) {
-        if let Some(bell) = &self.doorbell {
-            // A full buffer means that the consumer has bytes to read, and so is awake.
-            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-            let _ = rustix::net::send(bell, b"!", flags);
+            self.doorbell.ring();
         }
     }
 }
@@ -575,7 +608,13 @@ impl Tx {
     /// Adds a segment under a number of which no link still has to answer.
     pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) -> Result<u16> {
         let Self { slab, links, .. } = self;
-        Ok(slab.add(segment, |n| !links.iter().flatten().any(|l| l.told.awaits(n)))?)
+        let slots = segment.geometry().slots;
+        let number = slab.add(segment, |n| !links.iter().flatten().any(|l| l.told.awaits(n)))?;
+        // Nobody is there to answer, and nobody reads from it.
+        for link in links.iter_mut().flatten().filter(|l| l.parked.is_some()) {
+            link.producer.add_segment(number, slots);
+        }
+        Ok(number)
     }
 
     /// Takes back what any link returned.
@@ -598,6 +637,7 @@ impl Tx {
     #[cold]
     fn note_fate(&mut self, returned: Returned, at: usize) {
         let Some(link) = self.links[at].as_ref() else { return };
+        let at = link.stands_for.unwrap_or(at);
         let (source, sequence, fate) = match returned {
             Returned::Slot { segment, slot, fate, sequence } => {
                 (link.producer.source_of(segment, slot, sequence), sequence, fate)
@@ -702,38 +742,6 @@ impl Tx {
         self.emit(index, emit)
     }
 
-    /// The outcome of message `sequence` of a source. One that still waits for more to be packed with it is sent.
-    pub(crate) fn outcome(&mut self, index: usize, sequence: u64) -> Result<Outcome> {
-        self.close_pack(index, false);
-        self.reclaim_all();
-        let source = self.sources.get(index).and_then(Option::as_ref).ok_or(Code::Closed)?;
-        if sequence == 0 || sequence > source.sequence {
-            return Err(Error::new(Code::UnknownToken, format!("this source has emitted {}", source.sequence)));
-        }
-        let mut outcome = Outcome::default();
-        for route in &source.routes {
-            let Some(link) = self.links[route.link].as_ref() else { continue };
-            for flow in route.flows.iter().filter(|f| f.start <= sequence) {
-                if flow.forgotten > 0 && flow.drops.front().is_some_and(|d| sequence < *d) {
-                    return Err(Code::UnknownToken.into());
-                }
-                let finished = link.peer.finished(flow.peer_cell).min(flow.given);
-                flow.state(sequence, finished, false, &mut outcome);
-            }
-        }
-        for ended in source.ended.iter().filter(|e| e.flow.start <= sequence && sequence <= e.end) {
-            let flow = &ended.flow;
-            match ended.link.and_then(|at| self.links[at].as_ref()) {
-                Some(link) => {
-                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given);
-                    flow.state(sequence, finished, false, &mut outcome);
-                }
-                None => flow.state(sequence, ended.finished, true, &mut outcome),
-            }
-        }
-        Ok(outcome)
-    }
-
     /// Ends one flow: nothing emitted from now on is for it. What is still on its way stays pending until the sink has
     /// counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
     pub(crate) fn end_flow(&mut self, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
@@ -754,8 +762,11 @@ impl Tx {
             peer_cell: flow.peer_cell,
             span: (flow.start, source.sequence),
             given: flow.given,
+            before: flow.before,
         };
         let mut finished = flow.given;
+        // Nobody is there to count the rest.
+        let lost = lost || link.as_ref().is_some_and(|l| l.parked.is_some());
         match link {
             Some(link) if lost && !flow.observer => finished = link.unconfirmed(&closing),
             Some(link) if !flow.observer => link.close(closing),
@@ -776,26 +787,14 @@ impl Tx {
     /// Ends a link whose consumer is gone: its flows, and its holds on slots.
     pub(crate) fn dissolve(&mut self, at: usize) -> Vec<CellWriter> {
         let mut cells = Vec::new();
+        self.disinherit(at);
         for index in 0..self.sources.len() {
             let sinks: Vec<SinkId> =
                 self.routes(index).filter(|r| r.link == at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect();
             cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(index, sink, true)));
         }
+        self.end_closing(at);
         if let Some(mut link) = self.links[at].take() {
-            for flow in std::mem::take(&mut link.closing) {
-                let finished = link.unconfirmed(&flow);
-                let source = self.sources[flow.source].as_mut();
-                for ended in source.into_iter().flat_map(|s| s.ended.iter_mut()) {
-                    if ended.link == Some(at) && ended.flow.sink == flow.sink {
-                        ended.finished = finished;
-                    }
-                }
-            }
-            for ended in self.sources.iter_mut().flatten().flat_map(|s| s.ended.iter_mut()) {
-                if ended.link == Some(at) {
-                    ended.link = None;
-                }
-            }
             let slab = &mut self.slab;
             link.producer.dissolve(|segment, slot| {
                 slab.unhold(SlotId { segment, slot });
@@ -803,6 +802,25 @@ impl Tx {
         }
         self.share_out();
         cells
+    }
+
+    /// The consumer of a link is gone: what was closed before ends now.
+    pub(crate) fn end_closing(&mut self, at: usize) {
+        let Some(link) = self.links[at].as_mut() else { return };
+        for flow in std::mem::take(&mut link.closing) {
+            let finished = link.unconfirmed(&flow);
+            let source = self.sources[flow.source].as_mut();
+            for ended in source.into_iter().flat_map(|s| s.ended.iter_mut()) {
+                if ended.link == Some(at) && ended.flow.sink == flow.sink {
+                    ended.finished = finished;
+                }
+            }
+        }
+        for ended in self.sources.iter_mut().flatten().flat_map(|s| s.ended.iter_mut()) {
+            if ended.link == Some(at) {
+                ended.link = None;
+            }
+        }
     }
 
     /// Sets what one link may hold: with all of them full, one part is left for the application.

@@ -58,7 +58,10 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
 }
 
 fn log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::new(&config.runtime.log_level);
+    // What Zenoh thinks worth telling is for those who look for something: connections that fail are in the status report.
+    let level = config.runtime.log_level.as_str();
+    let quiet = if ["warn", "info"].contains(&level) { ",zenoh=error" } else { "" };
+    let filter = tracing_subscriber::EnvFilter::new(format!("{level}{quiet}"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if config.runtime.log_format == "json" { builder.json().init() } else { builder.init() }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 /// The shipped file: every key, documented, at its default.
@@ -44,12 +44,105 @@ pub struct Network {
     pub spin_us: u64,
     /// A peer is lost when nothing has come from it for so long, in milliseconds.
     pub silence_ms: u64,
-    /// How long the sinks of reliable streams outlive the loss of their host, in milliseconds.
+    /// How long the sinks of reliable streams outlive the loss of their host, and sources the loss of this runtime, in milliseconds.
     pub patience_ms: u64,
     /// Whether nobody else uses the links to the peers: no congestion response and no pacing.
     pub dedicated: bool,
     /// What arrived and was not consumed yet may take so much memory per domain, in MiB.
     pub memory_mib: u64,
+    /// `[network.directory]`; without it the other runtimes are those in `peers` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Directory>,
+}
+
+/// `[network.directory]`: finding other runtimes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Directory {
+    /// Where the directories of others connect, over TCP.
+    pub listen: Vec<SocketAddr>,
+    /// Where this one connects: directories of others, or routers.
+    pub connect: Vec<SocketAddr>,
+    /// The interfaces on which runtimes look for each other by multicast.
+    pub interfaces: Vec<String>,
+    /// The multicast group and port for that.
+    pub scout: SocketAddrV4,
+    /// Whether it passes on between directories that are connected to it, other routers included.
+    pub router: bool,
+    /// Runtimes of one realm find each other.
+    pub realm: String,
+}
+
+/// The most bytes of a realm's name.
+pub(crate) const MAX_REALM: usize = 64;
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            connect: Vec::new(),
+            interfaces: Vec::new(),
+            scout: SocketAddrV4::new([239, 255, 74, 0].into(), 7401),
+            router: false,
+            realm: "default".into(),
+        }
+    }
+}
+
+impl Directory {
+    fn check(&self, network: &Network) -> Result<(), ConfigError> {
+        let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
+            let key = format!("network.directory.{key}");
+            Err(ConfigError::Value { key, value: value.to_string(), takes })
+        };
+        for at in &self.listen {
+            if at.ip().is_unspecified() || at.ip().is_multicast() || at.port() == 0 {
+                return refuse("listen", at, "addresses of interfaces with a port, so that nothing is sent on others");
+            }
+        }
+        for at in &self.connect {
+            if at.ip().is_unspecified() || at.ip().is_multicast() || at.port() == 0 || self.listen.contains(at) {
+                return refuse("connect", at, "addresses of other runtimes' directories or of routers");
+            }
+        }
+        for (key, len) in
+            [("listen", self.listen.len()), ("connect", self.connect.len()), ("interfaces", self.interfaces.len())]
+        {
+            if len > 64 {
+                return refuse(key, &len, "at most 64");
+            }
+        }
+        for name in &self.interfaces {
+            let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,#;?".contains(c);
+            if name.is_empty() || name.len() > 15 || name.contains(odd) {
+                return refuse("interfaces", name, "names of interfaces, at most 15 bytes each");
+            }
+            if !network.interface.is_empty() && *name != network.interface {
+                return refuse(
+                    "interfaces",
+                    name,
+                    "no other than network.interface, which says that it is the only one",
+                );
+            }
+        }
+        if !self.interfaces.is_empty() && !self.listen.iter().any(SocketAddr::is_ipv4) {
+            return refuse("interfaces", &self.interfaces.join(", "), "an IPv4 address in network.directory.listen");
+        }
+        if !self.scout.ip().is_multicast() || self.scout.port() == 0 {
+            return refuse("scout", &self.scout, "an IPv4 multicast group and a port");
+        }
+        if self.router && self.listen.is_empty() {
+            return refuse("router", &self.router, "an address in network.directory.listen");
+        }
+        let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if self.realm.is_empty() || self.realm.len() > MAX_REALM || !self.realm.chars().all(fits) {
+            return refuse("realm", &self.realm, "1 to 64 letters, digits, dots, hyphens and underscores");
+        }
+        if self.listen.is_empty() && self.connect.is_empty() {
+            return refuse("connect", &"[]", "an address, or network.directory.listen one");
+        }
+        Ok(())
+    }
 }
 
 /// What goes first.
@@ -75,6 +168,7 @@ impl Default for Network {
             patience_ms: 10_000,
             dedicated: false,
             memory_mib: 256,
+            directory: None,
         }
     }
 }
@@ -95,7 +189,8 @@ impl Network {
         if self.peers.len() > 256 {
             return refuse("peers", &self.peers.len(), "at most 256 addresses");
         }
-        if self.interface.len() > 15 {
+        let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,#;?".contains(c);
+        if self.interface.len() > 15 || self.interface.contains(odd) {
             return refuse("interface", &self.interface, "an interface's name, at most 15 bytes");
         }
         for (key, value, range, takes) in [
@@ -108,7 +203,7 @@ impl Network {
                 return refuse(key, &value, takes);
             }
         }
-        Ok(())
+        self.directory.as_ref().map_or(Ok(()), |directory| directory.check(self))
     }
 }
 
@@ -274,7 +369,11 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| {
             let text = on_one_line(text, &e);
-            let suggestion = unknown_key(&text).and_then(|key| nearest(key, &known_keys()));
+            let suggestion = unknown_key(&text).and_then(|key| {
+                // A key of another section is no suggestion for itself.
+                let others: Vec<String> = known_keys().into_iter().filter(|known| known != key).collect();
+                nearest(key, &others)
+            });
             ConfigError::Parse { text, suggestion }
         })?;
         config.check()?;
@@ -396,6 +495,8 @@ pub fn known_keys() -> Vec<String> {
     keys.extend(domain.keys().cloned());
     keys.push("network".to_owned());
     keys.extend(toml::Table::try_from(Network::default()).unwrap_or_default().keys().cloned());
+    keys.push("directory".to_owned());
+    keys.extend(toml::Table::try_from(Directory::default()).unwrap_or_default().keys().cloned());
     keys
 }
 
@@ -453,17 +554,55 @@ mod tests {
         assert_eq!(Config::parse(&Config::default().to_toml()).unwrap(), Config::default());
     }
 
-    #[test]
-    fn the_network_is_off_by_default_and_its_keys_are_checked() {
-        assert_eq!(Config::default().network, None);
-        let uncommented: String = DEFAULT_FILE
+    /// A section of the shipped file that is commented out.
+    fn uncommented(head: &str) -> String {
+        DEFAULT_FILE
             .lines()
-            .skip_while(|l| *l != "# [network]")
+            .skip_while(|l| *l != head)
             .take_while(|l| !l.is_empty())
             .filter_map(|l| l.strip_prefix("# "))
             .filter(|l| l.starts_with('[') || l.contains(" = "))
-            .fold(String::new(), |text, line| text + line + "\n");
-        let config = Config::parse(&uncommented).unwrap();
+            .fold(String::new(), |text, line| text + line + "\n")
+    }
+
+    #[test]
+    fn the_directory_is_off_by_default_and_its_keys_are_checked() {
+        assert_eq!(Network::default().directory, None);
+        let shipped = uncommented("# [network.directory]").replace("connect = []", "connect = [\"10.0.0.2:7402\"]");
+        let config = Config::parse(&(uncommented("# [network]") + &shipped)).unwrap();
+        let connect = vec!["10.0.0.2:7402".parse().unwrap()];
+        let directory = config.network.as_ref().and_then(|n| n.directory.clone());
+        assert_eq!(
+            directory,
+            Some(Directory { connect, ..Directory::default() }),
+            "the shipped file shows the defaults"
+        );
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+        for (bad, key) in [
+            ("", "network.directory.connect"),
+            ("listen = [\"0.0.0.0:7402\"]", "network.directory.listen"),
+            ("listen = [\"10.0.0.1:0\"]", "network.directory.listen"),
+            ("connect = [\"224.0.0.1:7402\"]", "network.directory.connect"),
+            ("listen = [\"10.0.0.1:1\"]\nconnect = [\"10.0.0.1:1\"]", "network.directory.connect"),
+            ("connect = [\"10.0.0.1:1\"]\ninterfaces = [\"eth0\"]", "in network.directory.listen"),
+            ("listen = [\"10.0.0.1:1\"]\ninterfaces = [\"eth0#x\"]", "network.directory.interfaces"),
+            ("listen = [\"10.0.0.1:1\"]\ninterfaces = [\"eth1\"]", "network.interface"),
+            ("listen = [\"10.0.0.1:1\"]\nscout = \"10.0.0.255:1\"", "network.directory.scout"),
+            ("listen = [\"10.0.0.1:1\"]\nrealm = \"a/b\"", "network.directory.realm"),
+            ("connect = [\"10.0.0.1:1\"]\nrouter = true", "network.directory.router"),
+            ("interface = [\"eth0\"]", "did you mean `interfaces`"),
+            ("conect = []", "did you mean `connect`"),
+        ] {
+            let text = format!("[network]\ninterface = \"eth0\"\n[network.directory]\n{bad}");
+            let error = Config::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_network_is_off_by_default_and_its_keys_are_checked() {
+        assert_eq!(Config::default().network, None);
+        let config = Config::parse(&uncommented("# [network]")).unwrap();
         assert_eq!(config.network, Some(Network::default()), "the shipped file shows the defaults");
         assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
         for (bad, key) in [

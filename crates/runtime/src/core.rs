@@ -11,7 +11,7 @@ use insane_wire::error::Code;
 use insane_wire::host;
 use insane_wire::id::{Epoch, PairToken, SessionId, SinkId, channel_id, valid_name};
 use insane_wire::qos::{EffectiveQos, Qos};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A connection, as the shell numbers it. Never used again after it closed.
 pub type Conn = u64;
@@ -56,6 +56,8 @@ pub struct Session {
     /// Who it is.
     pub credentials: Credentials,
     streams: BTreeMap<u32, String>,
+    /// The streams that it opened under `strict`.
+    strict: BTreeSet<String>,
     next_stream: u32,
     sources: BTreeMap<Epoch, (String, u64)>,
     sinks: BTreeMap<SinkId, (String, u64)>,
@@ -74,6 +76,7 @@ impl Session {
             domain: domain.to_owned(),
             credentials,
             streams: BTreeMap::new(),
+            strict: BTreeSet::new(),
             next_stream: 1,
             sources: BTreeMap::new(),
             sinks: BTreeMap::new(),
@@ -312,6 +315,8 @@ impl Core {
                 link_entries: quota.link_entries,
                 message_bytes: quota.message_mib << 20,
                 huge_pages: self.config.memory.huge_pages,
+                patience_ms: u32::try_from(self.config.network.as_ref().map_or(0, |n| n.patience_ms.max(1)))
+                    .unwrap_or(u32::MAX),
             }),
         }))
     }
@@ -352,6 +357,9 @@ impl Core {
             self.streams.entry(key).or_insert_with(fresh).sessions += 1;
             number
         };
+        if open.strict {
+            session.strict.insert(name.clone());
+        }
         Ok(to_client::Body::StreamOpened(control::StreamOpened { stream: number, name, ceiling: Some(ceiling) }))
     }
 
@@ -505,6 +513,7 @@ impl Core {
                 uid: peer.credentials.uid,
                 initiator,
                 trusted,
+                network: peer.network,
             });
             ToClient { request: 0, body: Some(body) }
         };
@@ -526,8 +535,10 @@ impl Core {
         for sink in sinks {
             self.close_sink(conn, sink);
         }
-        if let Some(session) = self.sessions.get_mut(&conn) {
-            session.streams.remove(&number);
+        if let Some(session) = self.sessions.get_mut(&conn)
+            && let Some(name) = session.streams.remove(&number)
+        {
+            session.strict.remove(&name);
         }
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.sessions -= 1;
@@ -619,6 +630,16 @@ impl Core {
         std::mem::take(&mut self.actions)
     }
 
+    /// A host refuses a sink of this one, because `strict` was asked for at either end: its session is told.
+    pub fn refused(&mut self, sink: SinkId, host: &str) -> Vec<Action> {
+        let found = self.sessions.values().filter(|s| !s.network).find_map(|s| Some((s, s.sinks.get(&sink)?)));
+        let known = found.and_then(|(session, (name, _))| {
+            let stream = self.streams.get(&(session.domain.clone(), name.clone()))?;
+            Some((session.id, name.clone(), policy::refused(stream.qos, host)?))
+        });
+        known.map_or_else(Vec::new, |(session, name, effective)| self.effective(session, &name, effective))
+    }
+
     /// What other hosts are to know of a sink.
     fn announce(&mut self, conn: Conn, sink: SinkId) {
         let Some(session) = self.sessions.get(&conn).filter(|s| !s.network) else { return };
@@ -633,6 +654,7 @@ impl Core {
             name: channel.name.clone(),
             sink: sink.to_bytes(),
             observer: channel.sinks.get(&sink).is_some_and(|(_, observer)| *observer),
+            strict: session.strict.contains(stream),
         };
         self.actions.push(Action::Announce(announce));
     }

@@ -1,7 +1,7 @@
 //! Requested QoS to effective QoS, as a declared table (architecture §5; INSANE paper §5.2). On one host all data crosses
 //! shared memory, so the table has one row; towards other hosts it goes over kernel UDP, the one datapath that there is so far.
 
-use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Timing};
+use insane_wire::qos::{Acceleration, EffectiveQos, Qos, REFUSED, Reliability, Timing};
 
 /// The name of this host's ceiling among the peers of a stream.
 pub const LOCAL: &str = "local";
@@ -45,9 +45,19 @@ pub fn network(requested: Qos, host: &str) -> EffectiveQos {
     }
 }
 
+/// What a stream of this QoS gets towards another host when `strict` was asked for and that host serves less: nothing, and why.
+/// `None`: it serves all of it.
+#[must_use]
+pub fn refused(requested: Qos, host: &str) -> Option<EffectiveQos> {
+    let served = network(requested, host);
+    let reasons = served.reasons.iter().map(|reason| format!("refused under strict: {reason}")).collect();
+    let less = !served.reasons.is_empty();
+    less.then(|| EffectiveQos { datapath: REFUSED.into(), transport: REFUSED.into(), reasons, ..served })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{local, network};
+    use super::{local, network, refused};
     use insane_wire::qos::{Acceleration, Qos, Reliability, Resources, Timing};
 
     #[test]
@@ -69,6 +79,10 @@ mod tests {
             let served = effective.qos.unwrap();
             assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?}");
             assert_eq!(effective.transport == "reliable", served.reliability() == Reliability::Reliable);
+            // Under `strict` what is served with a reason is not served.
+            let none = refused(qos, "there");
+            assert_eq!(none.is_some(), served != qos, "{qos:?}");
+            assert!(none.is_none_or(|e| e.datapath == "none" && e.reasons.len() == effective.reasons.len()));
         }
     }
 }

@@ -281,6 +281,10 @@ pub struct Limits {
     /// Whether segments lie on 2 MB huge pages.
     #[prost(bool, tag = "6")]
     pub huge_pages: bool,
+    /// How long the ends of reliable streams outlive a runtime or a host that is lost, in milliseconds; 0 from those who do not
+    /// say.
+    #[prost(uint32, tag = "7")]
+    pub patience_ms: u32,
 }
 
 /// A request was refused; nothing was changed by it.
@@ -370,6 +374,9 @@ pub struct Pair {
     /// Whether the configuration trusts this peer: its payloads may be read as plain slices.
     #[prost(bool, tag = "7")]
     pub trusted: bool,
+    /// Whether the peer is the runtime itself, for the sources and sinks of other hosts.
+    #[prost(bool, tag = "8")]
+    pub network: bool,
 }
 
 /// One (source, sink) pair of a channel.

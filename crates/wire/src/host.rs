@@ -16,7 +16,7 @@ pub const CONTROL: (u32, u64) = (0, 0);
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ToHost {
     /// What is said.
-    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub body: Option<to_host::Body>,
 }
 
@@ -46,6 +46,9 @@ pub mod to_host {
         /// What became of the messages that reached the sender's host.
         #[prost(message, tag = "7")]
         Report(super::Report),
+        /// A sink of the receiver's host is refused.
+        #[prost(message, tag = "8")]
+        Refused(super::Refused),
     }
 }
 
@@ -93,6 +96,18 @@ pub struct Announce {
     /// Whether it is an observer.
     #[prost(bool, tag = "7")]
     pub observer: bool,
+    /// Whether its stream was opened under `strict`: a host that serves less than its QoS is to refuse it.
+    #[prost(bool, tag = "8")]
+    pub strict: bool,
+}
+
+/// A source of the sender's host wanted a sink of the receiver's, and one of both asks under `strict` for more than the two hosts
+/// have in common.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Refused {
+    /// The sink.
+    #[prost(bytes = "vec", tag = "1")]
+    pub sink: Vec<u8>,
 }
 
 /// A sink is closed.
@@ -128,6 +143,9 @@ pub struct Source {
     /// The channel's name, if it has one.
     #[prost(string, optional, tag = "6")]
     pub name: Option<String>,
+    /// The sinks of the receiving host that are attached to it. A reliable flow is accepted once they are again.
+    #[prost(bytes = "vec", repeated, tag = "7")]
+    pub sinks: Vec<Vec<u8>>,
 }
 
 /// A sink is attached to a source.

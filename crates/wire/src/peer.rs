@@ -156,6 +156,9 @@ pub struct FlowOpen {
     /// The channel's id.
     #[prost(fixed64, tag = "4")]
     pub channel: u64,
+    /// The source's stream was opened under `strict`: a host that serves less than its QoS is to be refused.
+    #[prost(bool, tag = "5")]
+    pub strict: bool,
 }
 
 /// A flow has its counter cell.
@@ -170,6 +173,10 @@ pub struct FlowOpened {
     /// The index of the flow's cell in the consumer's counter memory.
     #[prost(uint32, tag = "3")]
     pub cell: u32,
+    /// The sink's cursor: the number of the last message of this source that it has had by another link. 0 for none, and from
+    /// those who do not keep any.
+    #[prost(uint64, tag = "4")]
+    pub cursor: u64,
 }
 
 /// A flow by its ends.

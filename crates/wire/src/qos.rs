@@ -128,7 +128,7 @@ pub struct EffectiveQos {
     /// The QoS that is served.
     #[prost(message, optional, tag = "1")]
     pub qos: Option<Qos>,
-    /// The datapath in use: `shm` between sessions of one host.
+    /// The datapath in use: `shm` between sessions of one host; [`REFUSED`] if there is none.
     #[prost(string, tag = "2")]
     pub datapath: String,
     /// The transport in use: `shm` between sessions of one host, else `datagram`, `reliable`, `tcp`, `sctp`.
@@ -141,6 +141,9 @@ pub struct EffectiveQos {
     #[prost(string, repeated, tag = "5")]
     pub reasons: Vec<String>,
 }
+
+/// Datapath and transport towards a peer that is refused under `strict`.
+pub const REFUSED: &str = "none";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,7 @@
 //! What the tests of the network side share: hosts that know each other, on loopback addresses.
 
+use insane::{Qos, Reliability};
+use insane_datapath::fault::Plan;
 use insane_runtime::config::Config;
 use insane_tests_host::Host;
 use serde_json::Value;
@@ -10,6 +12,35 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take that has no limit of its own.
 pub const LIMIT: Duration = Duration::from_secs(25);
+
+/// A reliable stream's QoS.
+#[must_use]
+pub fn reliable() -> Qos {
+    let mut qos = Qos::default();
+    qos.set_reliability(Reliability::Reliable);
+    qos
+}
+
+/// Numbers that follow from a seed, which is not 0.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next, from 0 up to below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Two runtimes in processes of their own that know each other.
+#[must_use]
+pub fn two(program: &str) -> [Process; 2] {
+    let addresses = free_addresses(2);
+    [0, 1].map(|at| Process::start(program, None, &config(&format!("host-{at}"), addresses[at], &addresses)))
+}
 
 /// Addresses with ports that are free now.
 ///
@@ -79,6 +110,8 @@ pub struct Process {
     /// The network namespace that it runs in.
     namespace: Option<String>,
     child: Option<Child>,
+    /// What happens to the frames that it sends.
+    faults: Option<(Plan, u64)>,
     dir: tempfile::TempDir,
 }
 
@@ -94,7 +127,7 @@ impl Process {
         config.runtime.socket = dir.path().join("insaned.sock");
         std::fs::write(dir.path().join("insaned.toml"), config.to_toml()).expect("it can be written");
         let namespace = namespace.map(str::to_owned);
-        let mut process = Self { program: program.into(), namespace, child: None, dir };
+        let mut process = Self { program: program.into(), namespace, child: None, faults: None, dir };
         process.again();
         process
     }
@@ -114,7 +147,21 @@ impl Process {
             None => Command::new(&self.program),
         };
         command.arg(self.dir.path().join("insaned.toml")).stdin(Stdio::piped());
+        if let Some((plan, seed)) = &mut self.faults {
+            *seed += 1;
+            let parts = [plan.lose_ppm, plan.repeat_ppm, plan.delay_ppm, plan.change_ppm];
+            command.args(parts.map(|n| n.to_string())).arg(seed.to_string());
+        }
         self.child = Some(command.spawn().expect("it starts"));
+    }
+
+    /// Starts it again, on a bad network from now on.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn again_with(&mut self, faults: Plan, seed: u64) {
+        self.faults = Some((faults, seed));
+        self.again();
     }
 
     /// Kills it and waits for its end.
@@ -161,8 +208,18 @@ impl Process {
     /// When it does not serve in time.
     #[must_use]
     pub fn session(&self, app: &str) -> insane::Session {
+        self.session_in("", app)
+    }
+
+    /// A session of a domain with it, once it serves. Empty: the default domain.
+    ///
+    /// # Panics
+    /// When it does not serve in time.
+    #[must_use]
+    pub fn session_in(&self, domain: &str, app: &str) -> insane::Session {
         let mut session = None;
-        let open = || insane::Session::builder(app).socket(self.dir.path().join("insaned.sock")).open();
+        let builder = || insane::Session::builder(app).socket(self.dir.path().join("insaned.sock"));
+        let open = || if domain.is_empty() { builder().open() } else { builder().domain(domain).open() };
         eventually(|| {
             session = open().ok();
             session.is_some()

@@ -1,21 +1,17 @@
 //! Every message for a sink of another host ends in exactly one count at its source, and what is delivered is what the sink's
 //! application saw.
 
-use insane::{Qos, Reliability, Sink, Source};
+use insane::{Qos, Sink, Source};
 use insane_datapath::fault::{Faulty, Plan};
 use insane_runtime::server::Server;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, config, eventually, free_addresses, hosts, law, law_holds, network_count, status};
+use insane_tests_network::{
+    LIMIT, config, eventually, free_addresses, hosts, law, law_holds, network_count, reliable, status,
+};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(30);
 const MESSAGES: u64 = 10_000;
-
-fn reliable() -> Qos {
-    let mut qos = Qos::default();
-    qos.set_reliability(Reliability::Reliable);
-    qos
-}
 
 /// A payload that says its number.
 fn payload(number: u64, len: usize) -> Vec<u8> {

@@ -3,23 +3,12 @@
 
 use insane::{Qos, Session, Sink, Source};
 use insane_tests_host::{Host, Watchdog};
-use insane_tests_network::{hosts, law, status, within};
+use insane_tests_network::{Random, hosts, law, status, within};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
 const CHANNELS: u64 = 6;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 struct Party {
     session: Session,

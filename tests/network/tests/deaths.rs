@@ -1,30 +1,17 @@
 //! A runtime that dies, comes back, or is not heard for a while.
 
-use insane::{Qos, Reliability};
+use insane::Qos;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{
-    LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, status, within,
-};
+use insane_tests_network::{LIMIT, eventually, law, law_holds, network_count, reliable, status, two, within};
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 
-fn reliable() -> Qos {
-    let mut qos = Qos::default();
-    qos.set_reliability(Reliability::Reliable);
-    qos
-}
-
-fn two() -> [Process; 2] {
-    let addresses = free_addresses(2);
-    [0, 1].map(|at| Process::start(PROGRAM, None, &config(&format!("host-{at}"), addresses[at], &addresses)))
-}
-
 #[test]
 fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
     let _watchdog = Watchdog::start("killed", TEST);
-    let [one, mut two] = two();
+    let [one, mut two] = two(PROGRAM);
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
     let stream = a.stream(Qos::default()).unwrap();
@@ -60,7 +47,7 @@ fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
 #[test]
 fn a_reliable_stream_goes_on_after_a_silence() {
     let _watchdog = Watchdog::start("silence", TEST);
-    let [one, two] = two();
+    let [one, two] = two(PROGRAM);
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
     let source = a.stream(reliable()).unwrap().source("c").unwrap();
@@ -90,7 +77,7 @@ fn a_reliable_stream_goes_on_after_a_silence() {
 #[test]
 fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
     let _watchdog = Watchdog::start("restart", TEST);
-    let [one, mut two] = two();
+    let [one, mut two] = two(PROGRAM);
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
     let source = a.stream(reliable()).unwrap().source("c").unwrap();
@@ -116,7 +103,7 @@ fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
 #[test]
 fn the_sources_runtime_was_killed_and_its_source_goes_on() {
     let _watchdog = Watchdog::start("source restart", TEST);
-    let [mut one, two] = two();
+    let [mut one, two] = two(PROGRAM);
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
     let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
@@ -136,7 +123,7 @@ fn the_sources_runtime_was_killed_and_its_source_goes_on() {
 #[test]
 fn a_sink_or_a_source_that_dies_is_gone_on_the_other_host() {
     let _watchdog = Watchdog::start("ends", TEST);
-    let [one, two] = two();
+    let [one, two] = two(PROGRAM);
     let a = one.session("source");
     let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
     for round in 0..5 {

@@ -1,8 +1,10 @@
 //! Two runtimes in network namespaces with a cable between them, as on two hosts. Without root: SKIPPED.
 
-use insane::{Qos, Reliability};
+use insane::Qos;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, Process, config, eventually, law, law_holds, network_count, status, within};
+use insane_tests_network::{
+    LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status, within,
+};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -67,12 +69,6 @@ impl Drop for Cable {
             let _ = ip(&format!("netns del {name}"));
         }
     }
-}
-
-fn reliable() -> Qos {
-    let mut qos = Qos::default();
-    qos.set_reliability(Reliability::Reliable);
-    qos
 }
 
 #[test]

@@ -1,17 +1,11 @@
 //! Two runtimes on loopback addresses carry channels between applications that know nothing of it.
 
-use insane::{Qos, Reliability};
+use insane::{Acceleration, Code, Event, Qos, Timing};
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, hosts};
+use insane_tests_network::{LIMIT, eventually, hosts, reliable};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(30);
-
-fn reliable() -> Qos {
-    let mut qos = Qos::default();
-    qos.set_reliability(Reliability::Reliable);
-    qos
-}
 
 #[test]
 fn ping_pong_between_two_hosts() {
@@ -193,4 +187,49 @@ fn the_largest_messages_cross() {
         let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len} bytes: {e}"));
         assert!(message.to_vec() == payload, "{len} bytes differ");
     }
+}
+
+#[test]
+fn under_strict_a_host_that_serves_less_is_refused_with_an_error_at_both_ends() {
+    let _watchdog = Watchdog::start("strict", TEST);
+    let hosts = hosts(2, |_, _| ());
+    let mut fast = Qos::default();
+    fast.set_acceleration(Acceleration::Preferred);
+    for strict_source in [true, false] {
+        let (here, there) = (hosts[0].session("source"), hosts[1].session("sink"));
+        let out = here.stream_with("fast", fast, strict_source).unwrap();
+        let (near, far) = (out.sink("data").unwrap(), there.stream_with("fast", fast, !strict_source).unwrap());
+        let (source, sink) = (out.source("data").unwrap(), far.sink("data").unwrap());
+        for (session, peer) in [(&here, "host-1"), (&there, "host-0")] {
+            let mut seen = Vec::new();
+            let told = eventually(|| {
+                seen.extend(session.next_event());
+                seen.iter().any(|e| matches!(e, Event::QosRefused { effective, .. } if effective.peer == peer))
+            });
+            assert!(told, "strict at the source: {strict_source}, {peer}: {seen:?}");
+            let refused = seen.last().unwrap();
+            assert_eq!((refused.number(), refused.name()), (7, "QosRefused"));
+            let text = refused.to_string();
+            assert!(text.contains(peer) && text.contains("acceleration=preferred"), "{text}");
+        }
+        let effective = out.effective_qos();
+        let towards = effective.iter().find(|e| e.peer == "host-1").unwrap();
+        assert_eq!((towards.datapath.as_str(), towards.reasons.len()), ("none", 1), "{towards:?}");
+        // On this host nothing is less than asked for.
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        source.send(b"near").unwrap();
+        assert_eq!(near.consume_timeout(LIMIT).unwrap().to_vec(), b"near");
+        assert_eq!(source.sinks(), 1);
+        assert!(sink.consume_timeout(Duration::from_millis(200)).is_err_and(|e| e.code() == Code::Timeout));
+    }
+    // What both hosts serve in full meets under `strict`; what no host serves is refused at once.
+    let (here, there) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let sink = there.stream_with("plain", reliable(), true).unwrap().sink("data").unwrap();
+    let source = here.stream_with("plain", reliable(), true).unwrap().source("data").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"far").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"far");
+    let mut gated = Qos::default();
+    gated.set_timing(Timing::Sensitive);
+    assert!(here.stream_with("gated", gated, true).is_err_and(|e| e.code() == Code::QosUnavailable));
 }

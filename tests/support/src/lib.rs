@@ -128,10 +128,8 @@ pub fn account<'a>(cells: impl IntoIterator<Item = &'a CellCounts>) -> Account {
         match cell.state {
             CellState::Producing => {
                 sum.intended += cell.get(Count::Intended);
-                sum.at_source += [Count::SinkFull, Count::Expired, Count::Unconfirmed, Count::Dropped]
-                    .iter()
-                    .map(|c| cell.get(*c))
-                    .sum::<u64>();
+                // What a runtime that is gone had counted was taken over, in any of the counts.
+                sum.at_source += insane_shm::counters::FINAL_AT_SINK.iter().map(|c| cell.get(*c)).sum::<u64>();
             }
             CellState::Consuming => {
                 sum.delivered += cell.get(Count::Delivered);

@@ -49,6 +49,13 @@ pub(crate) struct Account {
     /// Messages that have ended.
     ended: u64,
     heard: [u64; 6],
+    /// When the connection was lost: pending messages that the sink has and its runtime had not reported.
+    pub(crate) unsaid: u64,
+    /// They will not be reported, because that runtime is gone. They count once the sink is attached again: then its session
+    /// lives, and has them.
+    in_doubt: u64,
+    /// The sink was attached once.
+    pub(crate) was_attached: bool,
     /// Nothing more will be given.
     pub(crate) closing: bool,
 }
@@ -61,7 +68,21 @@ impl Account {
         reliable: bool,
         cell: CellWriter,
     ) -> Self {
-        Self { domain, sink, link, source, reliable, cell, given: 0, ended: 0, heard: [0; 6], closing: false }
+        Self {
+            domain,
+            sink,
+            link,
+            source,
+            reliable,
+            cell,
+            given: 0,
+            ended: 0,
+            heard: [0; 6],
+            unsaid: 0,
+            in_doubt: 0,
+            was_attached: false,
+            closing: false,
+        }
     }
 
     /// More messages are under way to the sink.
@@ -99,12 +120,23 @@ impl Account {
     }
 
     /// The sink's host has begun anew: it counts from nothing.
-    pub(crate) fn forget_reports(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.heard = [0; 6];
+        self.in_doubt = self.in_doubt.max(std::mem::take(&mut self.unsaid)).min(self.pending());
     }
 
-    /// Whether nothing more will come of it.
-    pub(crate) fn is_over(&self) -> bool {
+    /// The sink is attached, at first or with the next runtime of its host.
+    pub(crate) fn is_attached_again(&mut self) {
+        self.was_attached = true;
+        let had = std::mem::take(&mut self.in_doubt);
+        self.end(Count::Delivered, had);
+    }
+
+    /// Whether nothing more will come of it: it is closing, and pending is at most what nobody will say any more.
+    pub(crate) fn is_over(&mut self) -> bool {
+        if self.closing && self.pending() <= self.in_doubt {
+            self.end(Count::Unconfirmed, self.pending());
+        }
         self.closing && self.pending() == 0
     }
 }

@@ -1,4 +1,5 @@
-//! Who has which sinks, across hosts. One trait, so that the network thread does not know how hosts find each other.
+//! Who has which sinks, across hosts. One trait, so that the network thread does not know how they tell each other. Which hosts
+//! there are is `discovery`'s to say.
 
 use insane_wire::host::{self, to_host};
 use insane_wire::id::SinkId;
@@ -34,6 +35,10 @@ pub(crate) trait Directory: Send + std::fmt::Debug {
     fn announce(&mut self, sink: &host::Announce);
     /// It has it no more.
     fn withdraw(&mut self, sink: SinkId);
+    /// There is one host more; it is the last.
+    fn host_added(&mut self);
+    /// Whether anything of a host is known.
+    fn knows(&self, host: usize) -> bool;
     /// The connection to a host stands; what is to be said over its control flow begins anew.
     fn connected(&mut self, host: usize);
     /// It is lost.
@@ -55,9 +60,9 @@ struct Known {
     goes: Option<Duration>,
 }
 
-/// The directory of configured hosts: each tells every other what it has, over the control flows.
+/// Each host tells every other what it has, over the control flows.
 #[derive(Debug)]
-pub(crate) struct Static {
+pub(crate) struct Told {
     own: BTreeMap<SinkId, host::Announce>,
     hosts: Vec<BTreeMap<SinkId, Known>>,
     connected: Vec<bool>,
@@ -66,7 +71,7 @@ pub(crate) struct Static {
     patience: Duration,
 }
 
-impl Static {
+impl Told {
     /// A directory of so many other hosts. Sinks of reliable streams outlive the loss of their host for `patience`.
     pub(crate) fn new(hosts: usize, patience: Duration) -> Self {
         Self {
@@ -104,7 +109,7 @@ impl Static {
     }
 }
 
-impl Directory for Static {
+impl Directory for Told {
     fn announce(&mut self, sink: &host::Announce) {
         let Some(id) = SinkId::from_bytes(&sink.sink) else { return };
         self.own.insert(id, sink.clone());
@@ -115,6 +120,15 @@ impl Directory for Static {
         if self.own.remove(&sink).is_some() {
             self.tell_all(&to_host::Body::Withdraw(host::Withdraw { sink: sink.to_bytes() }));
         }
+    }
+
+    fn host_added(&mut self) {
+        self.hosts.push(BTreeMap::new());
+        self.connected.push(false);
+    }
+
+    fn knows(&self, host: usize) -> bool {
+        !self.hosts[host].is_empty()
     }
 
     fn connected(&mut self, host: usize) {
@@ -193,13 +207,13 @@ mod tests {
         host::Announce { stream: "s".into(), qos: Some(qos), channel: 3, sink, ..host::Announce::default() }
     }
 
-    fn said(directory: &mut Static) -> Vec<(usize, to_host::Body)> {
+    fn said(directory: &mut Told) -> Vec<(usize, to_host::Body)> {
         std::iter::from_fn(|| directory.outgoing()).collect()
     }
 
     #[test]
     fn a_host_that_connects_hears_of_all_sinks_and_then_of_changes() {
-        let mut directory = Static::new(2, Duration::ZERO);
+        let mut directory = Told::new(2, Duration::ZERO);
         let (one, two) = (announce(false), announce(false));
         directory.announce(&one);
         assert!(said(&mut directory).is_empty());
@@ -213,7 +227,7 @@ mod tests {
 
     #[test]
     fn best_effort_sinks_go_with_their_host_and_reliable_ones_after_a_while() {
-        let (mut directory, now) = (Static::new(2, Duration::from_secs(5)), Duration::from_secs(100));
+        let (mut directory, now) = (Told::new(2, Duration::from_secs(5)), Duration::from_secs(100));
         let (plain, reliable) = (announce(false), announce(true));
         for sink in [&plain, &reliable] {
             directory.heard(0, &to_host::Body::Announce(sink.clone()), now);

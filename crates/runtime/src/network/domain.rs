@@ -34,7 +34,7 @@ pub(crate) enum Note {
     /// Something new to be woken by.
     Watch(OwnedFd),
     /// A local source wants a flow to a sink of another host: answer when it is attached.
-    Wanted { link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64 },
+    Wanted { link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64, strict: bool },
     /// A source of another host is closed: the core is to forget it.
     Closed(Epoch),
     /// A local sink is attached to a remote source.
@@ -193,7 +193,8 @@ impl Domain {
                 let link = self.intake_of(at, link)?;
                 let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink));
                 let (Some(epoch), Some(sink)) = ids else { return Err("a flow without identities".into()) };
-                self.notes.push(Note::Wanted { link, source: flow.source, epoch, sink, channel: flow.channel });
+                let (source, channel, strict) = (flow.source, flow.channel, flow.strict);
+                self.notes.push(Note::Wanted { link, source, epoch, sink, channel, strict });
                 Ok(())
             }
             Some(Body::FlowOpened(flow)) => self.flow_opened(at, link, &flow),
@@ -212,7 +213,7 @@ impl Domain {
             Some(Body::Doorbell(_)) => {
                 let outlet = self.outlet_of(at, link)?;
                 if let Some(outlet) = self.outlets[outlet].as_mut() {
-                    outlet.take_bell(fds.into_iter().next());
+                    outlet.doorbell.install(fds.into_iter().next());
                 }
                 Ok(())
             }
@@ -316,7 +317,7 @@ impl Domain {
     /// Answers a flow that was wanted.
     pub(crate) fn attach(&mut self, link: usize, source: u32, sink: SinkId, cell: u32) {
         let Some(intake) = self.intakes[link].as_ref() else { return };
-        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell };
+        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell, cursor: 0 };
         let (pair, number) = (intake.pair, intake.number);
         if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
             pair.send(number, Body::FlowOpened(opened), &[]);
@@ -434,7 +435,11 @@ impl Domain {
                 continue;
             }
             let (epoch, sink) = (remote.epoch.to_bytes(), sink.to_bytes());
-            pair.send(outlet.number, Body::FlowOpen(peer::FlowOpen { source: number, epoch, sink, channel }), &[]);
+            pair.send(
+                outlet.number,
+                Body::FlowOpen(peer::FlowOpen { source: number, epoch, sink, channel, strict: false }),
+                &[],
+            );
         }
     }
 
@@ -456,7 +461,7 @@ impl Domain {
         let Some(source) = self.remote_of(flow.source) else { return Ok(()) };
         let Some(remote) = self.remotes[source].as_mut() else { return Ok(()) };
         if let Some(tap) = remote.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Opening) {
-            (tap.state, tap.cell) = (TapState::Open, flow.cell);
+            (tap.state, tap.cell, tap.cursor) = (TapState::Open, flow.cell, flow.cursor);
             self.notes.push(Note::Attached { source, sink });
         }
         Ok(())

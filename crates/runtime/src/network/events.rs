@@ -15,7 +15,7 @@ use insane_wire::frame::record::Message;
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::event::epoll;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -80,9 +80,12 @@ impl Hub {
             }
             Some(to_client::Body::Refused(refused)) => match self.wants.remove(&message.request) {
                 Some(Want::Sink(sink)) => {
+                    self.note_refusal(self.sinks.get(&sink).map(|s| s.host), "sink", &refused.text);
                     tracing::warn!(%sink, refused.text, "a sink of another host does not fit here");
                 }
                 Some(Want::Source(source, epoch)) => {
+                    let host = self.domains[at].remotes.get(source).and_then(Option::as_ref).map(|r| r.host);
+                    self.note_refusal(host, "source", &refused.text);
                     tracing::warn!(%epoch, refused.text, "a source of another host does not fit here");
                     self.refuse_remote(at, source, epoch);
                 }
@@ -93,6 +96,13 @@ impl Hub {
             Some(_) => drop(self.wants.remove(&message.request)),
         }
         self.notes(at);
+    }
+
+    /// What another host has does not fit what is here: the report says so, for those who wonder why two ends do not meet.
+    fn note_refusal(&mut self, host: Option<usize>, what: &str, why: &str) {
+        self.refusals += 1;
+        let host = host.map_or("?", |at| self.hosts[at].name.as_str());
+        self.last_refusal = format!("a {what} of {host}: {why}");
     }
 
     fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
@@ -122,10 +132,9 @@ impl Hub {
                 }
             }
             Some(Watched::Doorbell(bell)) => {
-                let mut bytes = [0u8; 64];
-                let received = rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT);
-                if matches!(received, Ok((0, _))) {
-                    // The other end is gone, and with it the link.
+                let there = insane_shm::doorbell::silence(bell.as_fd());
+                if !there {
+                    // The link is gone with the other end.
                     let _ = epoll::delete(&self.epoll, bell);
                     self.watched.remove(&data);
                 }
@@ -175,8 +184,8 @@ impl Hub {
                     let _ = epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN);
                     self.new_watch(Watched::Doorbell(bell));
                 }
-                Note::Wanted { link, source, epoch, sink, channel } => {
-                    self.wanted(at, link, source, epoch, sink, channel);
+                Note::Wanted { link, source, epoch, sink, channel, strict } => {
+                    self.wanted(at, (link, source, epoch), sink, channel, strict);
                 }
                 Note::Closed(epoch) => {
                     let close = control::CloseSource { epoch: epoch.to_bytes() };

@@ -67,6 +67,8 @@ pub(crate) struct Host {
     pub(crate) requested: HashMap<Epoch, (u32, u32)>,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
+    /// Sinks of this host that it has refused, and whose sessions were told.
+    pub(crate) refused: HashSet<SinkId>,
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
     /// Frames that are kept for messages out of order.
@@ -77,6 +79,20 @@ pub(crate) struct Host {
     pub(crate) run: u128,
     pub(crate) stray: u64,
     pub(crate) lost: u64,
+    pub(crate) known: Known,
+}
+
+/// From where a host is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The configuration names it.
+    Configured,
+    /// The directory has it.
+    Found,
+    /// The directory has it no more; since when it has not been heard either.
+    Gone(Option<Duration>),
+    /// Both have been silent for so long that nothing is sent to it.
+    Dormant,
 }
 
 /// What a path is told.
@@ -92,6 +108,18 @@ pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: u
         // Everything is copied into its frame: the slots of a client are never the datapath's to read.
         copy_bytes: u32::MAX,
         ..Config::default()
+    }
+}
+
+impl Known {
+    /// For reports.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Found => "found",
+            Self::Gone(_) => "gone",
+            Self::Dormant => "dormant",
+        }
     }
 }
 
@@ -112,6 +140,7 @@ impl Host {
             incoming: HashMap::new(),
             requested: HashMap::new(),
             ready: HashSet::new(),
+            refused: HashSet::new(),
             accounts: Vec::new(),
             by_key: HashMap::new(),
             frames: HashMap::new(),
@@ -119,7 +148,13 @@ impl Host {
             run: 0,
             stray: 0,
             lost: 0,
+            known: Known::Configured,
         }
+    }
+
+    /// Whether nothing is sent to it, and nothing taken from it.
+    pub(crate) fn is_dormant(&self) -> bool {
+        self.known == Known::Dormant
     }
 
     /// Begins a new control flow; what waited in the old one is forgotten. Returns what is no longer under way.
@@ -130,6 +165,22 @@ impl Host {
         self.control_out = Some(self.path.open(spec));
         self.control_sequence = 0;
         gone
+    }
+
+    /// Whether nothing goes to it or comes from it, and nothing is pending.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flows.iter().all(Option::is_none)
+            && self.accounts.iter().all(Option::is_none)
+            && self.incoming.is_empty()
+            && self.requested.is_empty()
+            && self.postponed.is_empty()
+            && self.frames.is_empty()
+            && self.egress.waiting() == 0
+    }
+
+    /// What was to be said to it. Returns what is no longer under way.
+    pub(crate) fn forget_control(&mut self) -> Vec<u64> {
+        self.control_waiting.drain(..).map(|(token, _)| token).collect()
     }
 
     /// Gives the control flow up.

@@ -3,7 +3,7 @@
 
 use crate::config;
 use crate::network::control::{Sources, Underway};
-use crate::network::directory::{Change, Directory, Static};
+use crate::network::directory::{Change, Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
@@ -69,12 +69,12 @@ pub(crate) struct Hub {
     pub(crate) settings: config::Network,
     pub(crate) own_name: String,
     pub(crate) run: u128,
-    datapath: Box<dyn Datapath>,
+    pub(crate) datapath: Box<dyn Datapath>,
     rx: RxBatch,
     tx: TxBatch<'static>,
     next_frame: u64,
     pub(crate) hosts: Vec<Host>,
-    by_address: HashMap<Address, usize>,
+    pub(crate) by_address: HashMap<Address, usize>,
     pub(crate) domains: Vec<Domain>,
     pub(crate) directory: Box<dyn Directory>,
     pub(crate) sinks: HashMap<SinkId, RemoteSink>,
@@ -97,13 +97,16 @@ pub(crate) struct Hub {
     directory_at: Option<Duration>,
     awaiting: Duration,
     pub(crate) unknown: u64,
+    /// Sinks and sources of other hosts that do not fit, and why the last did not.
+    pub(crate) refusals: u64,
+    pub(crate) last_refusal: String,
     stopping: bool,
 }
 
 impl Hub {
     pub(crate) fn new(
         settings: config::Network,
-        own_name: String,
+        (own_name, run): (String, u128),
         mut datapath: Box<dyn Datapath>,
         domains: Vec<Domain>,
         ends: Ends,
@@ -114,7 +117,6 @@ impl Hub {
         if let Some(fd) = datapath.wake_handle() {
             watch(fd, DATAPATH)?;
         }
-        let run = insane_wire::id::SessionId::random().0;
         let can = datapath.capabilities();
         let mut hosts = Vec::new();
         let mut by_address = HashMap::new();
@@ -125,7 +127,7 @@ impl Hub {
             hosts.push(Host::new(address, config, Egress::new(settings.scheduler)?, seed, Duration::ZERO));
             by_address.insert(address, at);
         }
-        let directory = Static::new(hosts.len(), Duration::from_millis(settings.patience_ms));
+        let directory = Told::new(hosts.len(), Duration::from_millis(settings.patience_ms));
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, can.slot_bytes)).collect();
         Ok(Self {
             settings,
@@ -157,6 +159,8 @@ impl Hub {
             directory_at: None,
             awaiting: AWAITING.0,
             unknown: 0,
+            refusals: 0,
+            last_refusal: String::new(),
             stopping: false,
         })
     }
@@ -180,7 +184,7 @@ impl Hub {
         self.farewell();
     }
 
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
@@ -246,6 +250,7 @@ impl Hub {
         }
         self.serve_directory();
         self.forget(now);
+        self.watch_found(now);
         if now >= self.report_at {
             self.report_at = now + REPORT;
             let report = self.report();
@@ -306,7 +311,7 @@ impl Hub {
             if self.tx.is_done() {
                 self.tx.clear();
                 self.pump(now);
-                for host in &mut self.hosts {
+                for host in self.hosts.iter_mut().filter(|h| !h.is_dormant()) {
                     let most = self.tx.frames().len() + TRANSMIT_FRAMES;
                     while self.tx.frames().len() < most {
                         let first = self.tx.buffer().len();
@@ -360,7 +365,7 @@ impl Hub {
     fn sleep(&mut self, now: Duration) {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
-        self.hosts.iter_mut().filter_map(|h| h.path.timeout()).for_each(&mut until);
+        self.hosts.iter_mut().filter(|h| !h.is_dormant()).filter_map(|h| h.path.timeout()).for_each(&mut until);
         self.directory_at.into_iter().for_each(&mut until);
         if self.chores_due {
             until(self.chores_at);
@@ -427,6 +432,8 @@ impl Hub {
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {
                 ToNetwork::Stop => self.stopping = true,
+                ToNetwork::Found(address) => self.found(address),
+                ToNetwork::Gone(address) => self.gone(address),
                 ToNetwork::Announce(sink) => self.directory.announce(&sink),
                 ToNetwork::Withdraw(sink) => self.directory.withdraw(sink),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),

@@ -9,7 +9,7 @@ use insane_shm::link::{
 };
 use insane_shm::pack::Messages;
 use insane_transport::Outgoing;
-use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, is_bundle};
+use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_append, is_bundle};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -194,8 +194,8 @@ impl Hub {
         full
     }
 
-    /// Gives one message, or those of a `bundle`, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what CLOCK_REALTIME is ahead of it.
-    /// Returns what its source is to be told, which has been done unless it came in a pack.
+    /// Gives one message, or those of a `bundle`, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what
+    /// CLOCK_REALTIME is ahead of it. Returns what its source is to be told, which has been done unless it came in a pack.
     fn send(
         &mut self,
         domain: usize,
@@ -209,11 +209,11 @@ impl Hub {
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return Fate::AsCounted };
         let d = delivery.descriptor;
         let packed = d.flags & FLAG_PACKED != 0;
-        let (messages, len) = match &bundle {
-            Some(bytes) => (u64::from(d.count), u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
-            None => (1, d.length),
+        let (bundled, len) = match &bundle {
+            Some(bytes) => (d.count, u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+            None => (0, d.length),
         };
-        let bundled = if bundle.is_some() { d.count } else { 0 };
+        let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
         let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
         let late = left == Some(None);
@@ -320,6 +320,7 @@ impl Hub {
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
                 json!({
                     "address": h.address.to_string(), "name": h.name, "connected": h.path.is_connected(),
+                    "known": h.known.word(),
                     "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,
                     "rtt_us": s.rtt_us, "sent_frames": s.sent_frames, "received_frames": s.received_frames,
@@ -332,7 +333,7 @@ impl Hub {
         let d = self.datapath_stats();
         json!({
             "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
-            "unknown_senders": self.unknown,
+            "unknown_senders": self.unknown, "refused": self.refusals, "last_refusal": self.last_refusal,
             "datapath": {
                 "name": "udp", "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
                 "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy,
@@ -363,10 +364,7 @@ impl Run {
         if self.count == 0 {
             self.first = Some(*delivery);
         }
-        let payload = delivery.inline_bytes();
-        self.bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-        self.bytes.extend_from_slice(payload);
-        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        bundle_append(&mut self.bytes, delivery.inline_bytes());
         self.count += 1;
     }
 }

@@ -15,10 +15,14 @@
 //! | `egress` | what goes first |
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `directory` | who has which sinks |
+//! | `discovery` | which hosts there are |
 
 mod account;
 mod control;
 mod directory;
+// Without Zenoh nobody calls much of it.
+#[cfg_attr(not(feature = "zenoh"), allow(dead_code))]
+mod discovery;
 mod domain;
 mod egress;
 mod events;
@@ -27,6 +31,7 @@ mod hub;
 mod intake;
 mod links;
 mod outlet;
+mod roster;
 mod words;
 
 use crate::config::Config;
@@ -37,6 +42,7 @@ use insane_wire::id::{SessionId, SinkId};
 use insane_wire::qos::{EffectiveQos, Qos};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -50,6 +56,10 @@ pub(crate) enum ToNetwork {
     Announce(wire::Announce),
     /// It is closed.
     Withdraw(SinkId),
+    /// The directory has found a host.
+    Found(SocketAddr),
+    /// The directory has it no more.
+    Gone(SocketAddr),
     /// To end.
     Stop,
 }
@@ -65,6 +75,8 @@ pub(crate) enum FromNetwork {
     Request(Conn, ToRuntime),
     /// What a session's stream gets towards a host.
     Effective(SessionId, String, EffectiveQos),
+    /// A host of this name refuses a sink of this one.
+    Refused(SinkId, String),
 }
 
 /// The network side could not start.
@@ -79,6 +91,17 @@ pub enum NetworkError {
     /// The scheduler.
     #[error("network.scheduler: {0}")]
     Scheduler(#[from] insane_traffic::SpecError),
+    /// An interface that is to be scouted on.
+    #[error("network.directory.interfaces: {name}: {source}")]
+    Scouting {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        source: std::io::Error,
+    },
+    /// A directory is asked for, and this build has none.
+    #[error("network.directory: this build is without Zenoh; name the hosts in network.peers")]
+    NoDirectory,
     /// The operating system refused something.
     #[error("network: {0}")]
     System(#[from] std::io::Error),
@@ -120,6 +143,7 @@ pub(crate) struct Network {
     credentials: Credentials,
     domains: Vec<(Conn, insane_shm::counters::Counters)>,
     thread: Option<JoinHandle<()>>,
+    discovery: Option<discovery::Discovery>,
 }
 
 impl Network {
@@ -156,10 +180,12 @@ impl Network {
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
         let ends =
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
-        let hub = hub::Hub::new(settings, host.to_owned(), over(datapath), domains, ends)?;
+        let run = insane_wire::id::SessionId::random().0;
+        let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
+        let hub = hub::Hub::new(settings, (host.to_owned(), run), over(datapath), domains, ends)?;
         let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
         let thread = Some(thread);
-        Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread }))
+        Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery }))
     }
 
     /// Readable when [`Self::serve`] has something to do.
@@ -202,6 +228,7 @@ impl Network {
                 }
                 FromNetwork::Request(conn, message) => core.request(conn, self.credentials, message, |_| true),
                 FromNetwork::Effective(session, stream, effective) => core.effective(session, &stream, effective),
+                FromNetwork::Refused(sink, host) => core.refused(sink, &host),
             });
         }
         actions
@@ -235,7 +262,11 @@ impl Network {
 
     /// What the network has to say in a status report.
     pub(crate) fn report(&self) -> serde_json::Value {
-        self.report.lock().map(|r| r.clone()).unwrap_or_default()
+        let mut report = self.report.lock().map(|r| r.clone()).unwrap_or_default();
+        if let (Some(report), Some(discovery)) = (report.as_object_mut(), &self.discovery) {
+            report.insert("directory".into(), discovery.report());
+        }
+        report
     }
 
     /// The counters of one of the network's sessions.
@@ -245,6 +276,9 @@ impl Network {
 
     /// Ends the thread; the other hosts hear of it.
     pub(crate) fn stop(&mut self) {
+        if let Some(mut discovery) = self.discovery.take() {
+            discovery.stop();
+        }
         if let Some(thread) = self.thread.take() {
             self.tell(ToNetwork::Stop);
             let _ = thread.join();

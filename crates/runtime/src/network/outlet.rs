@@ -2,6 +2,7 @@
 
 use crate::network::domain::Domain;
 use insane_shm::counters::{Count, Counters};
+use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
     Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned,
 };
@@ -11,7 +12,6 @@ use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
 use insane_shm::wait::WakeNeed;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
-use rustix::fd::OwnedFd;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub(crate) struct Outlet {
     pub(crate) producer: Option<Producer>,
     /// The session's counts, read-only.
     pub(crate) counters: Option<Counters>,
-    doorbell: Option<OwnedFd>,
+    pub(crate) doorbell: Doorbell,
     /// What its session knows of the segments.
     pub(crate) told: Told,
     /// Flows to be opened once it is accepted.
@@ -85,6 +85,9 @@ pub(crate) struct Tap {
     sequences: VecDeque<u64>,
     /// Messages that came after it was closed.
     late: u64,
+    /// The number of the last message that it had before it was attached here, by another link; and how many of those came.
+    pub(crate) cursor: u64,
+    had: u64,
     report: Report,
     told: Report,
 }
@@ -109,6 +112,8 @@ pub(crate) struct Remote {
     pub(crate) last: u64,
     pub(crate) cursor: u64,
     pub(crate) taps: Vec<Tap>,
+    /// Reliable: the sinks that its host knows to be attached, and since when they are waited for.
+    pub(crate) expected: (Vec<SinkId>, std::time::Duration),
     /// Reliable: messages for which there was no memory.
     stalled: VecDeque<(Descriptor, Vec<u8>)>,
     /// It has ended; what its sinks have not counted is still waited for.
@@ -138,7 +143,7 @@ impl Outlet {
             offered: Some(memory),
             producer: None,
             counters: None,
-            doorbell: None,
+            doorbell: Doorbell::default(),
             told: Told::default(),
             waiting: Vec::new(),
             asked: HashSet::new(),
@@ -157,22 +162,7 @@ impl Outlet {
     pub(crate) fn wake(&mut self) {
         self.unwoken = false;
         if self.producer.as_mut().is_some_and(|p| p.wake() == WakeNeed::Ring) {
-            self.ring();
-        }
-    }
-
-    /// The session's bell has come. It rings at once: who armed before may have been looked for already, when there was
-    /// nothing to ring, and is not looked for twice.
-    pub(crate) fn take_bell(&mut self, bell: Option<OwnedFd>) {
-        self.doorbell = bell;
-        self.ring();
-    }
-
-    fn ring(&self) {
-        if let Some(bell) = &self.doorbell {
-            // A full buffer means that the session has bytes to read, and so is awake.
-            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-            let _ = rustix::net::send(bell, b"!", flags);
+            self.doorbell.ring();
         }
     }
 
@@ -245,6 +235,7 @@ impl Remote {
             last: 0,
             cursor: 0,
             taps: Vec::new(),
+            expected: (Vec::new(), std::time::Duration::ZERO),
             stalled: VecDeque::new(),
             closing: false,
             ending: false,
@@ -268,9 +259,18 @@ impl Remote {
             finished: 0,
             sequences: VecDeque::new(),
             late: 0,
+            cursor: 0,
+            had: 0,
             told: report.clone(),
             report,
         });
+    }
+
+    /// Whether what comes can be handed to everyone who is to have it.
+    pub(crate) fn is_attached(&self) -> bool {
+        let expected = &self.expected.0;
+        let is_there = |s: &SinkId| self.taps.iter().any(|t| t.sink == *s && t.state != TapState::Opening);
+        self.taps.iter().any(|t| t.state == TapState::Open) && expected.iter().all(is_there)
     }
 
     /// Whether nothing more will come of it.
@@ -320,12 +320,23 @@ impl Tap {
             left -= taken;
             taken
         };
-        self.report.delivered = take(Count::Delivered);
+        self.report.delivered = self.had + take(Count::Delivered);
         self.report.expired = take(Count::Expired);
         let closed = take(Count::SinkClosed);
         self.report.invalid = take(Count::Invalid);
         self.report.sink_closed = self.late + closed;
         self.finish(self.given - left);
+    }
+
+    /// A message came that the sink has had.
+    fn came_again(&mut self, messages: u64) {
+        self.had += messages;
+        self.report.delivered += messages;
+    }
+
+    /// Whether a message is to be handed to the sink.
+    fn wants(&self, sequence: u64) -> bool {
+        self.state == TapState::Open && (self.cursor == 0 || sequence > self.cursor)
     }
 
     fn came_late(&mut self, messages: u64) {
@@ -421,6 +432,11 @@ impl Domain {
             held.map(|slot| self.slab.unhold(slot));
             return true;
         }
+        // Nobody is to get it: what it was is counted, and its memory is free at once.
+        if reliable && self.is_unwanted(source, d.sequence) {
+            self.hand_out(source, &mut d, &[], held);
+            return true;
+        }
         let mut inside: &[u8] = &[];
         let mut slot = held;
         if let Arrived::Bytes(bytes) = *arrived {
@@ -441,6 +457,10 @@ impl Domain {
         }
         self.hand_out(source, &mut d, inside, slot);
         true
+    }
+
+    fn is_unwanted(&self, source: usize, sequence: u64) -> bool {
+        self.remotes[source].as_ref().is_some_and(|r| !r.taps.iter().any(|t| t.wants(sequence)))
     }
 
     fn no_memory(&mut self, source: usize, d: Descriptor, bytes: &[u8]) {
@@ -468,6 +488,7 @@ impl Domain {
         let mut outlets: Vec<usize> = Vec::with_capacity(4);
         for tap in &mut remote.taps {
             match tap.state {
+                TapState::Open if !tap.wants(d.sequence) => tap.came_again(d.messages()),
                 TapState::Open => outlets.extend(tap.outlet.filter(|o| !outlets.contains(o))),
                 TapState::Closed => tap.came_late(d.messages()),
                 TapState::Opening => {}
@@ -488,7 +509,7 @@ impl Domain {
                 slot.into_iter().for_each(|slot| self.slab.hold(slot));
                 outlet.backlog.push_back(Waiting { descriptor: *d, inline: inside.to_vec(), slot });
             }
-            for tap in remote.taps.iter_mut().filter(|t| t.state == TapState::Open && t.outlet == Some(at)) {
+            for tap in remote.taps.iter_mut().filter(|t| t.wants(d.sequence) && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
                     tap.given += d.messages();
                     if remote.reliable {

@@ -5,22 +5,24 @@ use crate::network::account::Account;
 use crate::network::directory::Change;
 use crate::network::domain::place;
 use crate::network::events::{RemoteSink, Want};
-use crate::network::host::Incoming;
+use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
 use crate::network::intake::{Route, Sink};
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
-use insane_shm::counters::Count;
 use insane_transport::FlowSpec;
 use insane_wire::control::{self, to_runtime};
 use insane_wire::host::{self as wire, HOST_PROTOCOL, to_host::Body};
 use insane_wire::id::{Epoch, SinkId, channel_id, valid_name};
-use insane_wire::qos::Reliability;
-use std::collections::VecDeque;
+use insane_wire::qos::{EffectiveQos, Reliability};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// The most sources that one host may have here.
 const MAX_REMOTES: usize = 4096;
+
+/// The most sinks that are waited for before a flow is accepted; they fit one control message.
+const MAX_EXPECTED: usize = 1024;
 
 /// The most pairs of a local source and a sink of one host.
 const MAX_READY: usize = 1 << 20;
@@ -39,7 +41,8 @@ impl Hub {
             run: self.run.to_le_bytes().to_vec(),
         };
         one.say(Body::Hello(hello), &mut self.underway);
-        let sources: Vec<_> = one.flows.iter().flatten().filter(|f| !f.closing).map(|f| f.about.clone()).collect();
+        let sources: Vec<_> =
+            one.flows.iter().flatten().filter(|f| !f.closing).map(|f| one.about(f, &self.sinks)).collect();
         sources.into_iter().for_each(|about| one.say(Body::Source(about), &mut self.underway));
         self.directory.connected(host);
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
@@ -68,7 +71,9 @@ impl Hub {
         one.requested.clear();
         one.postponed.clear();
         one.ready.clear();
+        one.refused.clear();
         one.settle_all();
+        one.note_unsaid();
         for at in 0..one.accounts.len() {
             if one.accounts[at].as_ref().is_some_and(|a| !a.reliable || a.closing) {
                 one.unconfirm(at);
@@ -95,6 +100,7 @@ impl Hub {
                 if one.run != run {
                     one.run = run;
                     one.began_anew();
+                    self.end_old_sources(host);
                 }
                 self.directory.heard(host, &body, now);
             }
@@ -107,7 +113,7 @@ impl Hub {
                     self.hosts[host].stray += 1;
                 }
             }
-            Body::Source(about) => self.hear_of_source(host, about),
+            Body::Source(about) => self.hear_of_source(host, about, now),
             Body::Ready(ready) => {
                 let key = Epoch::from_bytes(&ready.epoch).zip(SinkId::from_bytes(&ready.sink));
                 if let Some((epoch, sink)) = key {
@@ -115,13 +121,28 @@ impl Hub {
                 }
             }
             Body::Report(report) => self.hosts[host].reported(report),
+            Body::Refused(refused) => {
+                if let Some(sink) = SinkId::from_bytes(&refused.sink) {
+                    self.refused(host, sink);
+                }
+            }
             _ => self.directory.heard(host, &body, now),
         }
         self.serve_directory();
     }
 
+    /// A host's runtime is another one. Its sources are accounted for anew there, so they are here: what the old ones brought goes to
+    /// the sinks first, whose cursors then say what comes a second time.
+    fn end_old_sources(&mut self, host: usize) {
+        for domain in &mut self.domains {
+            for remote in domain.remotes.iter_mut().flatten().filter(|r| r.host == host) {
+                (remote.ending, remote.mute) = (true, true);
+            }
+        }
+    }
+
     /// A host will send what a source emits.
-    fn hear_of_source(&mut self, host: usize, about: &wire::Source) {
+    fn hear_of_source(&mut self, host: usize, about: &wire::Source, now: Duration) {
         let Some(epoch) = Epoch::from_bytes(&about.epoch) else { return };
         tracing::debug!(me = self.own_name, host = self.hosts[host].name, %epoch, "source");
         let id = about.name.as_ref().map(|n| channel_id(&about.domain, &about.stream, n).0);
@@ -150,7 +171,10 @@ impl Hub {
             return;
         }
         let reliable = about.qos.unwrap_or_default().reliability() == Reliability::Reliable;
-        let remote = Remote::new(epoch, host, about.stream.clone(), about.channel, reliable);
+        let mut remote = Remote::new(epoch, host, about.stream.clone(), about.channel, reliable);
+        if reliable && about.sinks.len() <= MAX_EXPECTED {
+            remote.expected = (about.sinks.iter().filter_map(|s| SinkId::from_bytes(s)).collect(), now);
+        }
         let source = domain.add_remote(remote);
         let (conn, about) = (domain.conn, about.clone());
         self.ask(Want::Source(source, epoch), |request| FromNetwork::OpenSource(conn, request, about));
@@ -165,7 +189,7 @@ impl Hub {
         };
         let source = self.domains[at].remotes.iter().position(|r| {
             let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
-            r.as_ref().is_some_and(|r| fits(r) && r.taps.iter().any(|t| t.state == TapState::Open))
+            r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
         });
         let Some(source) = source else { return };
         let one = &mut self.hosts[host];
@@ -176,6 +200,19 @@ impl Hub {
             (remote.flow, remote.orphaned) = (Some(flow), None);
             one.path.accept(flow, if remote.reliable { remote.cursor } else { 0 });
         }
+    }
+
+    /// Waits no longer for sinks that have not come back.
+    fn stop_waiting(&mut self, now: Duration) {
+        let patience = Duration::from_millis(self.settings.patience_ms);
+        let mut late = Vec::new();
+        for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
+            if !remote.expected.0.is_empty() && now >= remote.expected.1 + patience {
+                remote.expected.0.clear();
+                late.push((remote.host, remote.epoch));
+            }
+        }
+        late.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
     }
 
     /// A sink of a host gets what a local source emits: the source's session is told.
@@ -189,6 +226,7 @@ impl Hub {
         }
         one.ready.insert((epoch, sink));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
+        one.accounts[account].iter_mut().for_each(Account::is_attached_again);
         let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
         let Some(intake) = self.domains[at].intakes[link].as_mut() else { return };
@@ -198,23 +236,42 @@ impl Hub {
             .find(|s| s.account == account && s.id == sink && !s.open && s.end.is_none());
         let Some(entry) = entry else { return };
         entry.open = true;
-        let (stream, pair) = (intake.stream.clone(), intake.pair);
         self.domains[at].attach(link, source, sink, cell);
-        let session = self.domains[at].pairs[pair].as_ref().map(|p| p.peer);
         let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
-        if let Some(session) = session.filter(|s| self.said.insert((s.0, stream.clone(), host))) {
-            let effective = policy::network(qos, &self.hosts[host].name);
-            let _ = self.ends.outbox.send(FromNetwork::Effective(session, stream, effective));
+        let effective = policy::network(qos, &self.hosts[host].name);
+        self.tell_effective(at, link, host, effective);
+    }
+
+    /// Tells a source's session once what its stream gets towards a host.
+    fn tell_effective(&mut self, at: usize, link: usize, host: usize, effective: EffectiveQos) {
+        let domain = &self.domains[at];
+        let Some(intake) = domain.intakes[link].as_ref() else { return };
+        let session = domain.pairs[intake.pair].as_ref().map(|p| p.peer);
+        if let Some(session) = session.filter(|s| self.said.insert((s.0, intake.stream.clone(), host))) {
+            let _ = self.ends.outbox.send(FromNetwork::Effective(session, intake.stream.clone(), effective));
             self.ends.out_bell.ring();
         }
     }
 
     /// A local source is to have a sink of another host.
-    pub(crate) fn wanted(&mut self, at: usize, link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64) {
+    pub(crate) fn wanted(
+        &mut self,
+        at: usize,
+        (link, source, epoch): (usize, u32, Epoch),
+        sink: SinkId,
+        channel: u64,
+        strict: bool,
+    ) {
         let known = self.sinks.get(&sink).filter(|s| s.domain == at && s.announced.channel == channel);
         tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
         let (host, announced) = (known.host, known.announced.clone());
+        if strict || announced.strict {
+            let qos = announced.qos.unwrap_or_default();
+            if let Some(effective) = policy::refused(qos, &self.hosts[host].name) {
+                return self.refuse(at, (link, source), sink, host, effective);
+            }
+        }
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
@@ -233,6 +290,7 @@ impl Hub {
             qos: announced.qos,
             channel,
             name: announced.name,
+            sinks: Vec::new(),
         };
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
@@ -252,6 +310,24 @@ impl Hub {
         if self.hosts[host].ready.contains(&(epoch, sink)) {
             self.ready(host, epoch, sink);
         }
+    }
+
+    /// A host serves less than what was asked for under `strict`: its sink is refused, and both ends are told.
+    fn refuse(&mut self, at: usize, (link, source): (usize, u32), sink: SinkId, host: usize, effective: EffectiveQos) {
+        self.domains[at].detach(link, source, sink);
+        tracing::info!(host = self.hosts[host].name, %sink, reasons = ?effective.reasons, "refused under strict");
+        self.hosts[host].say(Body::Refused(wire::Refused { sink: sink.to_bytes() }), &mut self.underway);
+        self.tell_effective(at, link, host, effective);
+    }
+
+    /// A host has refused a sink of this one.
+    fn refused(&mut self, host: usize, sink: SinkId) {
+        let one = &mut self.hosts[host];
+        if one.refused.len() >= MAX_READY || !one.refused.insert(sink) {
+            return;
+        }
+        let _ = self.ends.outbox.send(FromNetwork::Refused(sink, one.name.clone()));
+        self.ends.out_bell.ring();
     }
 
     /// Tells the core of what has changed on other hosts, and them of what has changed here.
@@ -314,6 +390,7 @@ impl Hub {
 
     /// Forgets sources of other hosts of which nothing more will come.
     pub(crate) fn forget(&mut self, now: Duration) {
+        self.stop_waiting(now);
         let patience = Duration::from_millis(self.settings.patience_ms);
         for domain in &mut self.domains {
             for at in 0..domain.remotes.len() {
@@ -330,7 +407,7 @@ impl Hub {
         }
         for host in 0..self.hosts.len() {
             let again = std::mem::take(&mut self.hosts[host].postponed);
-            again.iter().for_each(|about| self.hear_of_source(host, about));
+            again.iter().for_each(|about| self.hear_of_source(host, about, now));
         }
         for domain in 0..self.domains.len() {
             self.notes(domain);
@@ -339,18 +416,36 @@ impl Hub {
 }
 
 impl crate::network::host::Host {
-    /// The host's runtime is another one: what the old one had not reported nobody will.
-    pub(crate) fn began_anew(&mut self) {
-        self.settle_all();
+    /// What the host is told of a flow's source.
+    fn about(&self, flow: &OutFlow, sinks: &HashMap<SinkId, RemoteSink>) -> wire::Source {
+        let mut about = flow.about.clone();
+        if flow.reliable {
+            let attached = flow.accounts.iter().filter_map(|a| self.accounts[*a].as_ref()).filter(|a| !a.closing);
+            // Nobody waits for an observer, nor for one that was not attached yet.
+            let counts = |s: &SinkId| sinks.get(s).is_some_and(|known| !known.announced.observer);
+            let attached = attached.filter(|a| a.was_attached).map(|a| a.sink).filter(counts);
+            about.sinks = attached.take(MAX_EXPECTED).map(|s| s.to_bytes()).collect();
+        }
+        about
+    }
+
+    /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has
+    /// not reported.
+    pub(crate) fn note_unsaid(&mut self) {
         for flow in self.flows.iter().flatten().filter(|f| f.reliable) {
             let counts = self.path.counts(flow.number).unwrap_or_default();
-            let again = counts.waiting + counts.under_way + flow.backlog.len() as u64;
+            let again = counts.waiting + counts.under_way + (flow.backlog.len() + flow.queued) as u64;
             for account in &flow.accounts {
                 if let Some(account) = self.accounts[*account].as_mut() {
-                    account.forget_reports();
-                    account.end(Count::Unconfirmed, account.pending().saturating_sub(again));
+                    account.unsaid = account.pending().saturating_sub(again);
                 }
             }
         }
+    }
+
+    /// The host's runtime is another one, which counts from nothing: what the old one had not reported it will not.
+    pub(crate) fn began_anew(&mut self) {
+        self.settle_all();
+        self.accounts.iter_mut().flatten().filter(|a| a.reliable).for_each(Account::begin_anew);
     }
 }

@@ -253,6 +253,14 @@ fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>
     fits.then_some(Record::Fragment(message, part, place))
 }
 
+/// Puts a message of at most [`MAX_BUNDLED`] bytes behind those of a bundle.
+pub fn bundle_append(bundle: &mut Vec<u8>, payload: &[u8]) {
+    debug_assert!(payload.len() <= MAX_BUNDLED as usize);
+    bundle.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    bundle.extend_from_slice(payload);
+    bundle.resize(bundle.len().next_multiple_of(ALIGN), 0);
+}
+
 /// Whether bytes are `count` messages as a bundle has them, no more and no less.
 #[must_use]
 pub fn is_bundle(bytes: &[u8], count: u16) -> bool {

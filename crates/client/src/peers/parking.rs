@@ -1,0 +1,190 @@
+//! Links of reliable streams to a runtime that is gone, and the links of the next that take over from them; see
+//! [`crate::revive`].
+
+use super::{Outgoing, Peers, open_waiting};
+use crate::session::Event;
+use crate::stream::StreamShared;
+use insane_wire::id::{Epoch, SinkId};
+use insane_wire::peer;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the ends of reliable streams outlive the runtime if it does not say.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Within so long of the end of its links a runtime is seen to be gone; if it is not, it has ended the links alone.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often a link that takes over is given more.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// A link without a runtime.
+#[derive(Debug)]
+pub(super) struct ParkedLink {
+    stream: Arc<StreamShared>,
+    at: usize,
+    since: Instant,
+    app: String,
+    /// Another link is being given its messages.
+    busy: bool,
+}
+
+impl Peers {
+    /// A link to a runtime has ended.
+    pub(super) fn park(&mut self, outgoing: &Outgoing, app: &str) {
+        let (cells, parked) = {
+            let mut tx = outgoing.stream.tx.visit();
+            let cells = tx.park(outgoing.at);
+            (cells, tx.links[outgoing.at].is_some())
+        };
+        for cell in cells {
+            self.shared.cells().end(cell.index());
+        }
+        if parked {
+            let (stream, at) = (outgoing.stream.clone(), outgoing.at);
+            self.parked.push(ParkedLink { stream, at, since: Instant::now(), app: app.to_owned(), busy: false });
+        }
+    }
+
+    /// The connection with the runtime is lost.
+    pub(crate) fn runtime_lost(&mut self) {
+        self.runtime_lost = Some(Instant::now());
+    }
+
+    /// The sinks of sources, by the sources' places, that wait for a link of a stream; `None`: none do.
+    pub(super) fn parked_flows(&self, stream: &Arc<StreamShared>) -> Option<Vec<(usize, SinkId)>> {
+        let parked = self.parked.iter().find(|p| Arc::ptr_eq(&p.stream, stream))?;
+        let flows = parked.stream.tx.visit().flows_on(parked.at);
+        Some(flows.into_iter().map(|(index, sink, _)| (index, sink)).collect())
+    }
+
+    /// When there is something to be done for parked links.
+    pub(super) fn parked_at(&self) -> Option<Instant> {
+        let patience = self.patience();
+        let at = |p: &ParkedLink| {
+            let now = Instant::now();
+            let check = p.since + GONE_WITHIN;
+            let end = p.since + patience;
+            if p.busy {
+                now + AGAIN
+            } else if check > now {
+                check.min(end)
+            } else {
+                end
+            }
+        };
+        self.parked.iter().map(at).min()
+    }
+
+    fn patience(&self) -> Duration {
+        match self.shared.limits().patience_ms {
+            0 => PATIENCE,
+            ms => Duration::from_millis(ms.into()),
+        }
+    }
+
+    /// Lets the links of the next runtime take over, and gives up what nothing takes over in time.
+    pub(super) fn tend_parked(&mut self) {
+        let patience = self.patience();
+        for n in (0..self.parked.len()).rev() {
+            let (stream, at, since) = {
+                let parked = &self.parked[n];
+                (parked.stream.clone(), parked.at, parked.since)
+            };
+            let flows = stream.tx.visit().flows_on(at);
+            let seen = self.runtime_lost.is_some_and(|lost| lost + GONE_WITHIN >= since);
+            let waited = since.elapsed();
+            let over = waited >= patience || (waited >= GONE_WITHIN && !seen);
+            if flows.is_empty() || over {
+                let parked = self.parked.remove(n);
+                self.give_up_parked(&parked, &flows);
+                self.open_rest(&stream);
+            } else if self.take_over(&stream, at, &flows, n) {
+                self.parked.remove(n);
+                self.open_rest(&stream);
+            }
+        }
+    }
+
+    /// The session closes: nothing is waited for.
+    pub(super) fn end_parked(&mut self) {
+        for parked in std::mem::take(&mut self.parked) {
+            self.give_up_parked(&parked, &[]);
+        }
+    }
+
+    fn give_up_parked(&self, parked: &ParkedLink, flows: &[(usize, SinkId, bool)]) {
+        // First the event: who sees that the sink is gone finds it.
+        for (_, sink, _) in flows {
+            self.shared.event(Event::SinkGivenUp { stream: parked.stream.name.clone(), sink: *sink });
+        }
+        if !flows.is_empty() {
+            self.shared.event(Event::PeerLost { app: parked.app.clone() });
+        }
+        let cells = {
+            let mut tx = parked.stream.tx.visit();
+            if let Some(heir) = tx.heir_of(parked.at) {
+                tx.disinherit(heir);
+            }
+            tx.dissolve(parked.at)
+        };
+        for cell in cells {
+            self.shared.cells().end(cell.index());
+        }
+    }
+
+    /// Gives what a parked link has to the one that takes over, if all of its flows are open there. Whether that is done.
+    fn take_over(&mut self, stream: &Arc<StreamShared>, at: usize, flows: &[(usize, SinkId, bool)], n: usize) -> bool {
+        let outgoing = self.pairs.iter().flatten().filter(|p| p.network).flat_map(|p| p.outgoing.values());
+        let heir = outgoing.into_iter().find(|o| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream));
+        let Some(heir) = heir.filter(|o| flows.iter().all(|(i, s, _)| o.reopened.contains_key(&(*i, *s)))) else {
+            self.parked[n].busy = false;
+            return false;
+        };
+        self.parked[n].busy = true;
+        let mut tx = stream.tx.visit();
+        if !tx.hand_on(at, heir.at) {
+            return false;
+        }
+        tx.succeed(at, heir.at, &heir.reopened);
+        true
+    }
+
+    /// Nothing waits on a stream any more: what had to wait for that is done.
+    fn open_rest(&mut self, stream: &Arc<StreamShared>) {
+        let mut late: Vec<(usize, u32, peer::FlowOpened)> = Vec::new();
+        for (at, pair) in self.pairs.iter_mut().enumerate() {
+            let Some(pair) = pair.as_mut().filter(|p| p.network) else { continue };
+            let links: Vec<u32> =
+                pair.outgoing.iter().filter(|(_, o)| Arc::ptr_eq(&o.stream, stream)).map(|(l, _)| *l).collect();
+            for link in links {
+                if let Some(outgoing) = pair.outgoing.get_mut(&link) {
+                    outgoing.reopened.clear();
+                    late.extend(outgoing.late.drain(..).map(|flow| (at, link, flow)));
+                }
+                open_waiting(pair, link, None);
+            }
+        }
+        for (at, link, flow) in late {
+            // What cannot be is found out by the pair's next message.
+            let _ = self.add_flow(at, link, &flow, false);
+        }
+    }
+
+    /// Whether a source is to be closed only when its flows have a runtime again, which is then seen to.
+    pub(crate) fn close_later(&mut self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) -> bool {
+        let parked = stream.tx.visit().is_parked(index);
+        if parked {
+            self.closing.push((stream.clone(), index, epoch));
+        }
+        parked
+    }
+
+    /// The sources that can be closed now.
+    pub(crate) fn closable(&mut self) -> Vec<(Arc<StreamShared>, usize, Epoch)> {
+        let (later, now) =
+            std::mem::take(&mut self.closing).into_iter().partition(|(s, index, _)| s.tx.visit().is_parked(*index));
+        self.closing = later;
+        now
+    }
+}

@@ -1,0 +1,211 @@
+//! Reliable streams when the runtime dies (architecture §3 rule 7).
+//!
+//! A link to the runtime is not dissolved then but *parked*: its flows stay, and what is emitted goes on to its ring, which is this
+//! process's own memory, until that is full. When the next runtime has the same flows again, another link becomes its *heir*: it
+//! is given, in the order of the ring, every message that is not known to have ended, and then the flows. A message too many does
+//! no harm, because the sinks' cursors take it out; one too few would be lost.
+//!
+//! The parked link keeps its holds on slots until the heir has everything: the heir may die too, and then it begins again.
+
+use crate::log::Entry;
+use crate::tx::{Tx, TxFlow, TxLink, TxSource};
+use insane_shm::counters::CellWriter;
+use insane_shm::doorbell::Doorbell;
+use insane_shm::link::FLAG_INLINE;
+use insane_shm::slab::{SlotId, Told};
+use insane_wire::id::SinkId;
+use std::collections::HashMap;
+
+/// A link whose runtime is gone.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    heir: Option<Heir>,
+}
+
+/// The link that takes over.
+#[derive(Debug)]
+struct Heir {
+    at: usize,
+    /// The position on the parked ring of the next message that it is given.
+    next: u64,
+}
+
+/// Whether a message of a source is not known to have ended for all of its flows on a link.
+fn is_needed(source: &TxSource, at: usize, link: &TxLink, entry: &Entry) -> bool {
+    let sequence = entry.descriptor.sequence;
+    let is_left = |f: &TxFlow| f.start <= sequence && f.ordinal(sequence) > link.finished_of(f);
+    source.routes.iter().filter(|r| r.link == at).any(|r| r.flows.iter().any(is_left))
+}
+
+impl Tx {
+    /// The runtime at the other end of a link is gone. Returns the cells to end; the link is gone too if nothing is to be kept.
+    pub(crate) fn park(&mut self, at: usize) -> Vec<CellWriter> {
+        self.reclaim_all();
+        if self.links[at].as_ref().is_none_or(|l| l.log.is_none() || l.broken.is_some()) {
+            return self.dissolve(at);
+        }
+        self.end_closing(at);
+        // Nobody waits for an observer.
+        let mut cells = Vec::new();
+        for (index, sink, observer) in self.flows_on(at) {
+            if observer {
+                cells.extend(self.end_flow(index, sink, true));
+            }
+        }
+        if self.flows_on(at).is_empty() {
+            cells.extend(self.dissolve(at));
+            return cells;
+        }
+        let Self { links, slab, .. } = self;
+        if let Some(link) = links[at].as_mut() {
+            link.parked = Some(Parked { heir: None });
+            link.doorbell = Doorbell::default();
+            link.told = Told::default();
+            for (number, segment) in slab.segments() {
+                if !link.producer.is_mapped(number) {
+                    link.producer.add_segment(number, segment.geometry().slots);
+                }
+            }
+        }
+        cells
+    }
+
+    /// The flows on a link: source, sink, and whether that is an observer.
+    pub(crate) fn flows_on(&self, at: usize) -> Vec<(usize, SinkId, bool)> {
+        let sources = self.sources.iter().enumerate().filter_map(|(n, s)| Some((n, s.as_ref()?)));
+        let routes = sources.flat_map(|(n, s)| s.routes.iter().filter(|r| r.link == at).map(move |r| (n, r)));
+        routes.flat_map(|(n, r)| r.flows.iter().map(move |f| (n, f.sink, f.observer))).collect()
+    }
+
+    /// Whether a link waits for the next runtime.
+    pub(crate) fn has_parked(&self) -> bool {
+        self.links.iter().flatten().any(|l| l.parked.is_some())
+    }
+
+    /// Whether a source has flows that wait for the next runtime.
+    pub(crate) fn is_parked(&self, index: usize) -> bool {
+        let source = self.sources.get(index).and_then(Option::as_ref);
+        let parked = |at: usize| self.links[at].as_ref().is_some_and(|l| l.parked.is_some());
+        source.is_some_and(|s| s.routes.iter().any(|r| parked(r.link)))
+    }
+
+    /// Forgets what has ended of what a source's links have to remember, when that is much.
+    #[inline]
+    pub(crate) fn tend_logs(&mut self, index: usize) {
+        let Some(Some(source)) = self.sources.get(index) else { return };
+        let long =
+            |at: usize| self.links[at].as_ref().and_then(|l| l.log.as_ref()).is_some_and(crate::log::Log::is_long);
+        if source.routes.iter().any(|r| long(r.link)) {
+            let links: Vec<usize> = source.routes.iter().map(|r| r.link).filter(|at| long(*at)).collect();
+            self.reclaim_all();
+            links.into_iter().for_each(|at| self.retain_needed(at));
+        }
+    }
+
+    /// Leaves on a link's log what is under way and not known to have ended.
+    fn retain_needed(&mut self, at: usize) {
+        let Some(mut link) = self.links[at].take() else { return };
+        let mut log = link.log.take().unwrap_or_default();
+        log.retain(|entry| {
+            let index = entry.descriptor.source as usize;
+            let source = self.sources.get(index).and_then(Option::as_ref);
+            let closing = || link.closing.iter().any(|c| c.source == index);
+            entry.is_out(&link.producer) && (source.is_some_and(|s| is_needed(s, at, &link, entry)) || closing())
+        });
+        link.log = Some(log);
+        self.links[at] = Some(link);
+    }
+
+    /// Gives the heir of a parked link what it has room for. Whether it has everything now.
+    pub(crate) fn hand_on(&mut self, parked: usize, heir: usize) -> bool {
+        let known = |l: &TxLink| l.parked.as_ref().is_some_and(|p| p.heir.as_ref().is_some_and(|h| h.at == heir));
+        if !self.links[parked].as_ref().is_some_and(known) {
+            self.retain_needed(parked);
+            if let Some(state) = self.links[parked].as_mut().and_then(|l| l.parked.as_mut()) {
+                state.heir = Some(Heir { at: heir, next: 0 });
+            }
+            if let Some(link) = self.links[heir].as_mut() {
+                link.stands_for = Some(parked);
+            }
+        }
+        let (Some(mut old), Some(mut new)) = (self.links[parked].take(), self.links[heir].take()) else { return false };
+        let mut next = old.parked.as_ref().and_then(|p| p.heir.as_ref()).map_or(0, |h| h.next);
+        let done = loop {
+            let Some(entry) = old.log.as_ref().and_then(|l| l.from(next)) else { break true };
+            let d = entry.descriptor;
+            let slot = (d.flags & FLAG_INLINE == 0).then_some(SlotId { segment: d.segment, slot: d.slot });
+            if new.producer.credit() == 0 {
+                new.reclaim(&mut self.slab);
+            }
+            let mapped = slot.is_none_or(|s| new.producer.is_mapped(s.segment));
+            if new.producer.credit() == 0 || !mapped || new.broken.is_some() {
+                break false;
+            }
+            if let Some(slot) = slot {
+                self.slab.hold(slot);
+                new.held += self.slab.stride(slot.segment);
+            }
+            if let Some(log) = &mut new.log {
+                log.put(&new.producer, &d, slot.is_some(), &entry.inline);
+            }
+            new.producer.push(&d, &entry.inline);
+            next = entry.position + 1;
+        };
+        new.wake();
+        if let Some(state) = old.parked.as_mut().and_then(|p| p.heir.as_mut()) {
+            state.next = next;
+        }
+        (self.links[parked], self.links[heir]) = (Some(old), Some(new));
+        self.reclaim_all();
+        done
+    }
+
+    /// The heir of a parked link has everything: it gets the flows, whose cells with their new consumer are `cells`.
+    pub(crate) fn succeed(&mut self, parked: usize, heir: usize, cells: &HashMap<(usize, SinkId), u32>) {
+        let Some(mut old) = self.links[parked].take() else { return };
+        // What the heir has of each flow; all else has ended.
+        let mut moved: HashMap<usize, Vec<u64>> = HashMap::new();
+        for entry in old.log.iter().flat_map(|l| l.iter()) {
+            moved.entry(entry.descriptor.source as usize).or_default().push(entry.descriptor.sequence);
+        }
+        for (index, source) in self.sources.iter_mut().enumerate().filter_map(|(n, s)| Some((n, s.as_mut()?))) {
+            let sequences = moved.get(&index).map_or(&[][..], |s| s);
+            for route in source.routes.iter_mut().filter(|r| r.link == parked) {
+                route.link = heir;
+                for flow in &mut route.flows {
+                    let left = sequences.iter().filter(|s| **s >= flow.start).count() as u64;
+                    let ended = flow.given.saturating_sub(left).max(flow.before);
+                    flow.known = old.finished_of(flow).max(flow.known);
+                    old.take_over(&flow.cell, flow.sink, flow.peer_cell, ended - flow.before);
+                    flow.before = ended;
+                    flow.peer_cell = cells.get(&(index, flow.sink)).copied().unwrap_or(u32::MAX);
+                }
+            }
+        }
+        let slab = &mut self.slab;
+        old.producer.dissolve(|segment, slot| {
+            slab.unhold(SlotId { segment, slot });
+        });
+        if let Some(link) = self.links[heir].as_mut() {
+            link.stands_for = None;
+        }
+        self.share_out();
+    }
+
+    /// The link that takes over from a parked one.
+    pub(crate) fn heir_of(&self, parked: usize) -> Option<usize> {
+        let parked = self.links.get(parked)?.as_ref()?.parked.as_ref()?;
+        parked.heir.as_ref().map(|h| h.at)
+    }
+
+    /// A link that was to take over is gone: the parked one waits for another.
+    pub(crate) fn disinherit(&mut self, heir: usize) {
+        let stands_for = self.links[heir].as_mut().and_then(|l| l.stands_for.take());
+        if let Some(state) = stands_for.and_then(|at| self.links[at].as_mut()).and_then(|l| l.parked.as_mut()) {
+            state.heir = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

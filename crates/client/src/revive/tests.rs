@@ -1,0 +1,291 @@
+use super::*;
+use crate::session::Shared;
+use crate::tx::{Emit, Route, TxSource};
+use insane_shm::counters::{CellState, CellWriter, Count, Counters, FINAL_AT_SINK, bytes};
+use insane_shm::link::{Consumer, DeliveryBlock, Descriptor, Fate, Producer, ReturnBlock};
+use insane_shm::memory::Heap;
+use insane_shm::segment::Segment;
+use insane_shm::slab::{geometry_for, stride_for};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+const ENTRIES: u32 = 16;
+const SOURCES: usize = 2;
+const SINKS: u128 = 2;
+const SLOT: u64 = 64;
+
+fn next(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+/// A runtime as its client sees it: it takes messages, its sinks get them at their own pace, it counts and gives back when it
+/// comes to that, and it may die before.
+struct Runtime {
+    at: usize,
+    consumer: Consumer,
+    cells: BTreeMap<(usize, u128), (CellWriter, u32)>,
+    /// What each sink is still to get.
+    queues: BTreeMap<(usize, u128), VecDeque<u64>>,
+    /// What was delivered and not counted.
+    uncounted: BTreeMap<(usize, u128), u64>,
+    /// Messages, and how many sinks are still to get them.
+    held: Vec<(Descriptor, u32)>,
+}
+
+/// The sinks, whose sessions live on.
+#[derive(Default)]
+struct Sinks {
+    cursors: BTreeMap<(usize, u128), u64>,
+    /// What each has got, in order.
+    got: BTreeMap<(usize, u128), Vec<u64>>,
+}
+
+struct World {
+    tx: Tx,
+    shared: Arc<Shared>,
+    cells: Counters,
+    next_cell: u32,
+    sinks: Sinks,
+    seed: u64,
+}
+
+fn pair_of(tx: &mut Tx, shared: &Arc<Shared>, next_cell: &mut u32) -> Runtime {
+    let delivery = Arc::new(Heap::new(DeliveryBlock::bytes(ENTRIES).unwrap()));
+    let returns = Arc::new(Heap::new(ReturnBlock::bytes(ENTRIES).unwrap()));
+    let own = DeliveryBlock::create(delivery.clone(), ENTRIES).unwrap();
+    let back = ReturnBlock::create(returns.clone(), ENTRIES).unwrap();
+    let mut producer = Producer::new(own, ReturnBlock::open(returns, ENTRIES).unwrap());
+    let mut consumer = Consumer::new(back, DeliveryBlock::open(delivery, ENTRIES).unwrap());
+    for (number, segment) in tx.slab.segments() {
+        let geometry = segment.geometry();
+        producer.add_segment(number, geometry.slots);
+        consumer.add_segment(number, geometry.slots, geometry.stride);
+    }
+    let counters = Counters::create(Arc::new(Heap::new(bytes(8))), 8).unwrap();
+    let mut cells = BTreeMap::new();
+    for source in 0..SOURCES {
+        for sink in 1..=SINKS {
+            let number = cells.len() as u32;
+            let cell = counters.start(number, CellState::Consuming, source as u128 + 1, sink).unwrap();
+            cells.insert((source, sink), (cell, number));
+        }
+    }
+    let at = tx.links.iter().position(Option::is_none).unwrap_or(tx.links.len());
+    if at == tx.links.len() {
+        tx.links.push(None);
+    }
+    tx.links[at] = Some(TxLink::new(producer, counters, (true, true), shared.clone()));
+    tx.share_out();
+    *next_cell += 1;
+    Runtime { at, consumer, cells, queues: BTreeMap::new(), uncounted: BTreeMap::new(), held: Vec::new() }
+}
+
+impl World {
+    fn new(seed: u64) -> (Self, Runtime) {
+        let shared = Shared::for_tests();
+        let mut tx = Tx { share: 1 << 20, ..Tx::default() };
+        let segment = Segment::create(geometry_for(SLOT, stride_for(SLOT).unwrap() * 24).unwrap(), false).unwrap();
+        tx.add_segment(Arc::new(segment)).unwrap();
+        let cells = Counters::create(Arc::new(Heap::new(bytes(64))), 64).unwrap();
+        let mut next_cell = 0;
+        let runtime = pair_of(&mut tx, &shared, &mut next_cell);
+        let mut cell = 0;
+        for source in 0..SOURCES {
+            let mut start = |state, sink| {
+                cell += 1;
+                cells.start(cell, state, source as u128 + 1, sink).unwrap()
+            };
+            let own = start(CellState::Source, 0);
+            let flows = (1..=SINKS)
+                .map(|sink| {
+                    let cell = start(CellState::Producing, sink);
+                    TxFlow::new(SinkId(sink), cell, runtime.cells[&(source, sink)].1, false, 1)
+                })
+                .collect();
+            tx.sources.push(Some(TxSource {
+                channel: 1,
+                sequence: 0,
+                priority: 0,
+                cell: own,
+                routes: vec![Route { link: runtime.at, flows }],
+                ended: VecDeque::new(),
+                pack: None,
+            }));
+        }
+        (Self { tx, shared, cells, next_cell, sinks: Sinks::default(), seed }, runtime)
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        next(&mut self.seed) % sides
+    }
+
+    /// Emits one message of a source if there is room, with or without a slot.
+    fn emit(&mut self, source: usize, empty: bool) -> bool {
+        let taken = if empty { None } else { self.tx.take(SLOT) };
+        let slot = taken.map(|t| t.id);
+        let room = (empty || slot.is_some()) && self.tx.has_room(source, slot);
+        if room {
+            let length = if empty { 0 } else { 9 };
+            let (deadline_ns, timestamp_ns) = (0, 0);
+            let emit = Emit { slot, inline: &[], length, deadline_ns, timestamp_ns, priority: 0, more: false };
+            self.tx.emit(source, &emit).unwrap();
+            self.tx.tend_logs(source);
+        }
+        if let Some(slot) = slot {
+            self.tx.slab.unhold(slot);
+        }
+        room
+    }
+
+    /// One step of a runtime.
+    fn step(&mut self, runtime: &mut Runtime) {
+        match self.roll(4) {
+            0 | 1 => {
+                let Some(delivery) = runtime.consumer.poll().unwrap() else { return };
+                let d = delivery.descriptor;
+                for sink in 1..=SINKS {
+                    runtime.queues.entry((d.source as usize, sink)).or_default().push_back(d.sequence);
+                }
+                // Without a slot its credit is its source's again at once.
+                if delivery.is_inline() {
+                    runtime.consumer.release(&d, Fate::AsCounted);
+                    runtime.consumer.settle();
+                } else {
+                    runtime.held.push((d, SINKS as u32));
+                }
+            }
+            2 => {
+                let key = (self.roll(SOURCES as u64) as usize, u128::from(self.roll(SINKS as u64)) + 1);
+                let Some(sequence) = runtime.queues.get_mut(&key).and_then(VecDeque::pop_front) else { return };
+                let cursor = self.sinks.cursors.entry(key).or_default();
+                if sequence > *cursor {
+                    *cursor = sequence;
+                    self.sinks.got.entry(key).or_default().push(sequence);
+                }
+                *runtime.uncounted.entry(key).or_default() += 1;
+                let held = runtime.held.iter_mut().find(|(d, _)| (d.source as usize, d.sequence) == (key.0, sequence));
+                held.into_iter().for_each(|(_, left)| *left -= 1);
+            }
+            _ if self.roll(2) == 0 => {
+                for (key, count) in std::mem::take(&mut runtime.uncounted) {
+                    runtime.cells[&key].0.add(Count::Delivered, count);
+                }
+            }
+            _ => {
+                let consumer = &mut runtime.consumer;
+                runtime.held.retain(|(d, left)| {
+                    if *left == 0 {
+                        consumer.release(d, Fate::AsCounted);
+                    }
+                    *left > 0
+                });
+            }
+        }
+    }
+
+    fn cells_for(runtime: &Runtime) -> HashMap<(usize, SinkId), u32> {
+        runtime.cells.iter().map(|((source, sink), (_, cell))| ((*source, SinkId(*sink)), *cell)).collect()
+    }
+}
+
+/// What a source's cells and the runtime's say of one flow: intended, and ended at either end.
+fn law(world: &World, runtime: &Runtime, key: (usize, u128)) -> (u64, u64) {
+    let cells = world.cells.live();
+    let own = cells.iter().find(|c| c.epoch == key.0 as u128 + 1 && c.sink == key.1).unwrap();
+    let ended: u64 = FINAL_AT_SINK.iter().map(|c| own.get(*c)).sum();
+    (own.get(Count::Intended), ended + runtime.cells[&key].0.value(Count::Delivered))
+}
+
+#[test]
+fn whenever_runtimes_die_every_sink_gets_every_message_once_and_in_order() {
+    for seed in 0..if cfg!(miri) { 1 } else { 300u64 } {
+        let (mut world, mut runtime) = World::new(seed.wrapping_mul(7919) + 1);
+        for _ in 0..4 {
+            for _ in 0..world.roll(300) {
+                if world.roll(3) == 0 {
+                    let (source, empty) = (world.roll(SOURCES as u64) as usize, world.roll(4) == 0);
+                    world.emit(source, empty);
+                }
+                world.step(&mut runtime);
+            }
+            // It dies, with whatever it had not counted or given back.
+            let parked = runtime.at;
+            assert!(world.tx.park(parked).is_empty());
+            drop(runtime);
+            runtime = loop {
+                for _ in 0..world.roll(40) {
+                    let (source, empty) = (world.roll(SOURCES as u64) as usize, world.roll(4) == 0);
+                    world.emit(source, empty);
+                }
+                let mut heir = pair_of(&mut world.tx, &world.shared, &mut world.next_cell);
+                let mut dies = world.roll(3) == 0;
+                loop {
+                    if dies && world.roll(4) == 0 {
+                        break;
+                    }
+                    if world.tx.hand_on(parked, heir.at) {
+                        dies = false;
+                        break;
+                    }
+                    (0..world.roll(30)).for_each(|_| world.step(&mut heir));
+                    if world.roll(4) == 0 {
+                        world.emit(0, false);
+                    }
+                }
+                if dies {
+                    assert!(world.tx.dissolve(heir.at).is_empty());
+                    continue;
+                }
+                world.tx.succeed(parked, heir.at, &World::cells_for(&heir));
+                break heir;
+            };
+            let audit = world.tx.slab.audit();
+            assert_eq!((audit.lost, audit.doubly_owned), (0, 0), "seed {seed}: {audit:?}");
+        }
+        for _ in 0..20_000 {
+            world.step(&mut runtime);
+        }
+        world.tx.reclaim_all();
+        let audit = world.tx.slab.audit();
+        assert_eq!((audit.held, audit.lost, audit.doubly_owned), (0, 0, 0), "seed {seed}: {audit:?}");
+        for key in (0..SOURCES).flat_map(|source| (1..=SINKS).map(move |sink| (source, sink))) {
+            let emitted = world.tx.sources[key.0].as_ref().unwrap().sequence;
+            let got = world.sinks.got.remove(&key).unwrap_or_default();
+            assert_eq!(got, (1..=emitted).collect::<Vec<_>>(), "seed {seed}, flow {key:?}");
+            let (intended, ended) = law(&world, &runtime, key);
+            assert_eq!((intended, ended), (emitted, emitted), "seed {seed}, flow {key:?}");
+        }
+        for source in 0..SOURCES {
+            for sequence in 1..=world.tx.sources[source].as_ref().unwrap().sequence {
+                let outcome = world.tx.outcome(source, sequence).unwrap();
+                assert_eq!((outcome.intended, outcome.delivered), (2, 2), "seed {seed}, {source}: {sequence}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_no_runtime_takes_over_is_unconfirmed() {
+    let (mut world, mut runtime) = World::new(5);
+    for n in 0..12 {
+        assert!(world.emit(0, n % 3 == 0));
+    }
+    (0..200).for_each(|_| world.step(&mut runtime));
+    assert!(world.tx.park(runtime.at).is_empty());
+    let delivered = runtime.cells[&(0, 1)].0.value(Count::Delivered);
+    for n in 0..3 {
+        assert!(world.emit(0, n == 0));
+    }
+    assert_eq!(world.tx.flows_on(runtime.at).len(), 4);
+    assert!(world.tx.is_parked(0) && world.tx.has_parked());
+    assert_eq!(world.tx.outcome(0, 15).unwrap().pending, 2);
+    assert_eq!(world.tx.dissolve(runtime.at).len(), 4);
+    let cells = world.cells.live();
+    let own = cells.iter().find(|c| c.epoch == 1 && c.sink == 1).unwrap();
+    let (ended, lost) = (own.get(Count::Delivered), own.get(Count::Unconfirmed));
+    assert!(ended >= delivered && lost >= 3 && ended + lost == 15, "{own:?}");
+    assert_eq!(world.tx.outcome(0, 15).unwrap().unconfirmed, 2);
+    let audit = world.tx.slab.audit();
+    assert_eq!((audit.held, audit.lost, audit.doubly_owned), (0, 0, 0), "{audit:?}");
+}

@@ -1,0 +1,62 @@
+//! What became of an emitted message.
+
+use super::Tx;
+use crate::error::{Code, Error, Result};
+
+/// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Sinks that the message was meant for.
+    pub intended: u32,
+    /// Not final yet.
+    pub pending: u32,
+    /// Handed to the application.
+    pub delivered: u32,
+    /// Dropped, at either end.
+    pub dropped: u32,
+    /// Past its deadline.
+    pub expired: u32,
+    /// The peer was lost before it was known.
+    pub unconfirmed: u32,
+}
+
+impl Outcome {
+    /// Whether every intended sink is in a final state.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.pending == 0
+    }
+}
+
+impl Tx {
+    /// The outcome of message `sequence` of a source. One that still waits for more to be packed with it is sent.
+    pub(crate) fn outcome(&mut self, index: usize, sequence: u64) -> Result<Outcome> {
+        self.close_pack(index, false);
+        self.reclaim_all();
+        let source = self.sources.get(index).and_then(Option::as_ref).ok_or(Code::Closed)?;
+        if sequence == 0 || sequence > source.sequence {
+            return Err(Error::new(Code::UnknownToken, format!("this source has emitted {}", source.sequence)));
+        }
+        let mut outcome = Outcome::default();
+        for route in &source.routes {
+            let Some(link) = self.links[route.link].as_ref() else { continue };
+            for flow in route.flows.iter().filter(|f| f.start <= sequence) {
+                if flow.forgotten > 0 && flow.drops.front().is_some_and(|d| sequence < *d) {
+                    return Err(Code::UnknownToken.into());
+                }
+                flow.state(sequence, link.finished_of(flow), false, &mut outcome);
+            }
+        }
+        for ended in source.ended.iter().filter(|e| e.flow.start <= sequence && sequence <= e.end) {
+            let flow = &ended.flow;
+            match ended.link.and_then(|at| self.links[at].as_ref()) {
+                Some(link) => {
+                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given, flow.before);
+                    flow.state(sequence, finished.max(flow.known), false, &mut outcome);
+                }
+                None => flow.state(sequence, ended.finished, true, &mut outcome),
+            }
+        }
+        Ok(outcome)
+    }
+}

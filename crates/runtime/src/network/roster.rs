@@ -1,0 +1,107 @@
+//! Hosts come and go: what the directory finds gets a path, and what both it and the path have not heard of for long costs nothing
+//! more. Places of hosts are used again, so that strangers that come and go do not add up.
+
+use crate::network::directory::Change;
+use crate::network::discovery::MAX_HOSTS;
+use crate::network::egress::Egress;
+use crate::network::host::{Host, Known, path_config};
+use crate::network::hub::Hub;
+use insane_datapath::Address;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a host that the directory has no more and that is not heard is still called, at least.
+const CALLED: Duration = Duration::from_secs(2);
+
+impl Hub {
+    /// The directory has found a host.
+    pub(crate) fn found(&mut self, address: SocketAddr) {
+        let address = Address::Ip(address);
+        let place = self.hosts.iter().position(|h| h.address == address);
+        match place {
+            Some(at) if self.hosts[at].known == Known::Configured => {}
+            Some(at) => {
+                self.hosts[at].known = Known::Found;
+                self.by_address.insert(address, at);
+            }
+            None => {
+                let found = self.hosts.iter().filter(|h| h.known != Known::Configured).count();
+                let place = if found < MAX_HOSTS { Some(self.hosts.len()) } else { self.free_place() };
+                let Some(at) = place else {
+                    tracing::warn!(%address, "directory: too many hosts");
+                    return;
+                };
+                if let Err(e) = self.add(at, address) {
+                    tracing::warn!(%address, error = %e, "directory: a host was not taken");
+                }
+            }
+        }
+    }
+
+    /// The directory has it no more. Its path may still hear it, and then nothing has happened.
+    pub(crate) fn gone(&mut self, address: SocketAddr) {
+        let address = Address::Ip(address);
+        if let Some(host) = self.hosts.iter_mut().find(|h| h.address == address && h.known == Known::Found) {
+            host.known = Known::Gone(None);
+        }
+    }
+
+    fn add(&mut self, at: usize, address: Address) -> Result<(), insane_traffic::SpecError> {
+        let can = self.datapath.capabilities();
+        let config = path_config(&self.settings, self.run, self.datapath.frame_limit(address), can.detects_changes);
+        let seed = insane_wire::id::SessionId::random().0 as u64;
+        let egress = Egress::new(self.settings.scheduler)?;
+        let mut host = Host::new(address, config, egress, seed, self.now());
+        host.known = Known::Found;
+        if at < self.hosts.len() {
+            self.said.retain(|(_, _, host)| *host != at);
+            self.hosts[at] = host;
+        } else {
+            self.hosts.push(host);
+            self.directory.host_added();
+        }
+        self.by_address.insert(address, at);
+        Ok(())
+    }
+
+    /// Lets hosts that both the directory and their paths have lost go dormant.
+    pub(crate) fn watch_found(&mut self, now: Duration) {
+        let patience = Duration::from_millis(self.settings.patience_ms).max(CALLED);
+        for at in 0..self.hosts.len() {
+            let Known::Gone(silent) = self.hosts[at].known else { continue };
+            if self.hosts[at].path.is_connected() {
+                self.hosts[at].known = Known::Gone(None);
+                continue;
+            }
+            let since = silent.unwrap_or(now);
+            self.hosts[at].known = Known::Gone(Some(since));
+            if now.saturating_sub(since) < patience || !self.is_unused(at) {
+                continue;
+            }
+            let host = &mut self.hosts[at];
+            host.known = Known::Dormant;
+            tracing::info!(host = host.name, address = %host.address, "host gone");
+            self.by_address.remove(&host.address);
+            for token in host.forget_control() {
+                self.underway.release(token);
+            }
+        }
+    }
+
+    /// Whether nothing is left that a host had here.
+    fn is_unused(&self, at: usize) -> bool {
+        let host = &self.hosts[at];
+        let here = self.domains.iter().flat_map(|d| d.remotes.iter().flatten()).any(|r| r.host == at);
+        let waits = |c: &Change| matches!(c, Change::Added { host, .. } | Change::Removed { host, .. } if *host == at);
+        !here
+            && host.is_idle()
+            && !self.directory.knows(at)
+            && self.sinks.values().all(|s| s.host != at)
+            && !self.later.iter().any(waits)
+    }
+
+    /// The place of a dormant host.
+    fn free_place(&self) -> Option<usize> {
+        self.hosts.iter().position(Host::is_dormant)
+    }
+}
