@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def program() -> pathlib.Path:
-    subprocess.run(["cargo", "build", "-q", "-p", "insane-tests-control"], cwd=ROOT, check=True)
+    # Built by `scripts/test-python`.
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "stand-in"
 
 
