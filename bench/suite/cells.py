@@ -11,6 +11,8 @@ from .systems import System
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
 EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open")
 LARGE_BYTES = 128 << 20
+#: Who is measured at every count of sinks; the others show the first and the last.
+EVERY_COUNT = ("insane", "iceoryx2", "aeron")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ def _shapes(experiment: str, extent: Extent) -> Iterable[tuple[int, int]]:
     return [(64, 1)]
 
 
+def _counts(key: str, variant: str, sinks: int, extent: Extent) -> bool:
+    """Whether a fan-out to so many sinks is measured. The curve is drawn for shared memory as it is meant to be used."""
+    return sinks in (extent.fanout_sinks[0], extent.fanout_sinks[-1]) or (key in EVERY_COUNT and not variant)
+
+
 def _knobs(experiment: str, waiting: str, payload: int, extent: Extent, available: bool) -> list[bool]:
     """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run."""
     if not available or experiment in ("large", "open"):
@@ -122,6 +129,8 @@ def cells_of(
                 notes.append(note)
             continue
         for payload, sinks in _shapes(experiment, extent):
+            if experiment == "fanout" and not _counts(system.key, variant, sinks, extent):
+                continue
             for held in _knobs(experiment, waiting, payload, extent, knob_available):
                 spoken = "c" if system.key == "floor" and mode not in system.modes else language
                 cells.append(

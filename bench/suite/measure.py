@@ -70,9 +70,9 @@ def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
     if cell.experiment == "rtt":
         return {"count": 100_000, "warmup": 1_000 if slow else 10_000, "seconds": extent.window_s}
     if cell.experiment == "large":
-        return {"count": extent.large_count, "warmup": 2, "seconds": 20}
+        return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
-        return {"count": 50, "warmup": 2, "seconds": 5}
+        return {"count": 50, "warmup": 1, "seconds": 1.5}
     return {"count": 1, "warmup": 2_000 if slow or cell.experiment == "fanout" else 10_000, "seconds": extent.window_s}
 
 
