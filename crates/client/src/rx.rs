@@ -9,7 +9,7 @@ use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
 use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed, copy_words};
-use insane_shm::segment::SegmentView;
+use insane_shm::segment::{SegmentView, prefetch};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -18,6 +18,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+
+/// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
+const AHEAD: usize = 1024;
 
 mod sleep;
 
@@ -872,7 +875,10 @@ fn raw(
                 unsafe { copy_words(there, d.length, &mut taken.inside.0) };
                 taken.lies_at(inside);
             }
-            Some(there) => taken.lies_at(there),
+            Some(there) => {
+                prefetch(there, (d.length as usize).min(AHEAD));
+                taken.lies_at(there);
+            }
             None => taken.length = 0,
         }
     }

@@ -249,7 +249,7 @@ impl Sink {
     pub fn try_each(&self, most: usize, mut f: impl FnMut(&RawMessage)) -> Result<usize> {
         let mut batch = Batch::new();
         self.locked(|rx| rx.take_batch(self.index, most, &mut batch))?;
-        Ok(self.hand_out(batch, &mut f))
+        Ok(self.hand_out(&mut batch, &mut f))
     }
 
     /// As [`Self::try_each`], after waiting for a message, as the sink's options say, at most `timeout`; `None` waits for ever.
@@ -268,11 +268,11 @@ impl Sink {
         if most > 0 && self.locked(&mut take)?.is_none() {
             self.wait_for(timeout, &mut take)?;
         }
-        Ok(self.hand_out(batch, &mut f))
+        Ok(self.hand_out(&mut batch, &mut f))
     }
 
     #[inline(always)]
-    fn hand_out(&self, mut batch: Batch, f: &mut impl FnMut(&RawMessage)) -> usize {
+    fn hand_out(&self, batch: &mut Batch, f: &mut impl FnMut(&RawMessage)) -> usize {
         /// What was taken is given back, also when `f` panics.
         struct Taken<'a>(&'a Sink, &'a mut Batch);
         impl Drop for Taken<'_> {
@@ -284,7 +284,7 @@ impl Sink {
                 }
             }
         }
-        let taken = Taken(self, &mut batch);
+        let taken = Taken(self, batch);
         taken.1.each(f)
     }
 

@@ -6,13 +6,13 @@ use crate::options::{SourceOptions, Wait, WhenFull};
 use crate::rx::now_ns;
 use crate::sink::SPIN;
 use crate::stream::{Channel, StreamShared};
-use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Tx, TxSource, goes_inside};
+use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Place, Tx, TxSource, goes_inside};
 use insane_shm::ShmError;
 use insane_shm::biased::BiasedGuard;
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::segment::Segment;
-use insane_shm::slab::{SlotId, Taken, geometry_for};
+use insane_shm::slab::{Taken, geometry_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
@@ -49,13 +49,10 @@ pub struct Token(pub u64);
 #[derive(Debug)]
 pub struct RawBuffer {
     base: NonNull<u8>,
-    /// The slot, or [`INSIDE`] for a block of this process's own whose bytes go inside the descriptor. All fields are one
-    /// word: a load wider than the store before it waits until that store, and all before it, have left the processor.
-    slot: u64,
+    /// The slot, or none for a block of this process's own whose bytes go inside the descriptor.
+    place: Place,
     capacity: usize,
 }
-
-const INSIDE: u64 = u64::MAX;
 
 // SAFETY: the address is that of a slot or block which this buffer alone holds, and which the stream keeps.
 unsafe impl Send for RawBuffer {}
@@ -75,13 +72,7 @@ impl RawBuffer {
 
     #[inline]
     fn in_slot(taken: &Taken) -> Self {
-        let slot = u64::from(taken.id.segment) << 32 | u64::from(taken.id.slot);
-        Self { base: taken.base, slot, capacity: taken.capacity as usize }
-    }
-
-    #[inline]
-    fn slot(&self) -> Option<SlotId> {
-        (self.slot != INSIDE).then_some(SlotId { segment: (self.slot >> 32) as u16, slot: self.slot as u32 })
+        Self { base: taken.base, place: Place::of(taken.id), capacity: taken.capacity as usize }
     }
 }
 
@@ -230,7 +221,7 @@ impl Source {
         let mut tx = self.stream.tx.lock();
         if goes_inside(len, self.stream.reliable) {
             let base = tx.blocks.lend().cast();
-            return Ok(RawBuffer { base, slot: INSIDE, capacity: INLINE_BYTES });
+            return Ok(RawBuffer { base, place: Place::NONE, capacity: INLINE_BYTES });
         }
         if let Some(taken) = tx.take(len as u64) {
             return Ok(RawBuffer::in_slot(&taken));
@@ -315,7 +306,7 @@ impl Source {
     #[inline]
     fn give_back(&self, raw: &RawBuffer) {
         if self.forks == fork::count() {
-            self.stream.tx.lock().give_back(raw.base, raw.slot());
+            self.stream.tx.lock().give_back(raw.base, raw.place);
         }
     }
 
@@ -440,7 +431,7 @@ impl Source {
         if let Some(sequence) = self.pack(&mut tx, payload, more) {
             return Ok(Some(Token(sequence)));
         }
-        if !tx.has_room(self.index, None) {
+        if !tx.has_room(self.index, Place::NONE) {
             // Who sleeps makes no room.
             tx.flush(self.index);
             return Ok(None);
@@ -481,7 +472,7 @@ impl Source {
     #[inline(always)]
     fn small<'a>(&self, payload: &'a [u8], more: bool) -> Emit<'a> {
         Emit {
-            slot: None,
+            place: Place::NONE,
             inline: payload,
             length: payload.len() as u32,
             deadline_ns: 0,
@@ -529,8 +520,8 @@ impl Source {
         buffer.copy_from_slice(payload);
         {
             let mut tx = self.stream.tx.lock();
-            let slot = if len == 0 { None } else { buffer.raw.slot() };
-            if !tx.has_room(self.index, slot) {
+            let place = if len == 0 { Place::NONE } else { buffer.raw.place };
+            if !tx.has_room(self.index, place) {
                 tx.flush(self.index);
                 drop(tx);
                 // The buffer is given back.
@@ -539,12 +530,12 @@ impl Source {
             let (timestamp_ns, priority) = (self.timestamp(), self.options.priority);
             let (length, inline) = (len as u32, &[][..]);
             insane_shm::steps::reach(insane_shm::steps::Step::Fill);
-            let emit = Emit { slot, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
+            let emit = Emit { place, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
             let sequence = tx.emit(self.index, &emit);
             if self.stream.reliable {
                 tx.tend_logs(self.index);
             }
-            tx.give_back(buffer.raw.base, buffer.raw.slot());
+            tx.give_back(buffer.raw.base, buffer.raw.place);
             drop(tx);
             forget(buffer);
             sequence.map(|sequence| Some(Token(sequence)))
@@ -582,26 +573,27 @@ impl Source {
             return Err(self.overrun(raw, len));
         }
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
-        let inline: &[u8] = match raw.slot() {
+        let inline: &[u8] = if raw.place.is_none() {
             // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
-            None => unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) },
-            Some(_) => &[],
+            unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) }
+        } else {
+            &[]
         };
         // An empty message has no use for a slot.
-        let slot = if len == 0 { None } else { raw.slot() };
+        let place = if len == 0 { Place::NONE } else { raw.place };
         let (length, timestamp_ns, priority) = (len as u32, self.timestamp(), self.options.priority);
-        let emit = Emit { slot, inline, length, deadline_ns, timestamp_ns, priority, more };
+        let emit = Emit { place, inline, length, deadline_ns, timestamp_ns, priority, more };
         let mut tx = self.stream.tx.lock();
-        if raw.slot == INSIDE
+        if raw.place.is_none()
             && deadline_ns == 0
             && let Some(sequence) = self.pack(&mut tx, inline, more)
         {
-            tx.give_back(raw.base, None);
+            tx.give_back(raw.base, Place::NONE);
             return Ok(Token(sequence));
         }
-        if self.stream.reliable && !tx.has_room(self.index, slot) {
+        if self.stream.reliable && !tx.has_room(self.index, place) {
             drop(tx);
-            if let Err(e) = self.await_room(slot) {
+            if let Err(e) = self.await_room(place) {
                 self.give_back(raw);
                 return Err(e);
             }
@@ -611,7 +603,7 @@ impl Source {
         if self.stream.reliable {
             tx.tend_logs(self.index);
         }
-        tx.give_back(raw.base, raw.slot());
+        tx.give_back(raw.base, raw.place);
         if tx.packs == Packs::Wanted {
             drop(tx);
             self.make_packs();
@@ -644,14 +636,14 @@ impl Source {
         self.check()?;
         {
             let mut tx = self.stream.tx.lock();
-            if tx.has_room(self.index, None) {
+            if tx.has_room(self.index, Place::NONE) {
                 return Ok(());
             }
             // Who sleeps makes no room.
             tx.flush(self.index);
         }
         let start = Instant::now();
-        while !self.stream.tx.lock().has_room(self.index, None) {
+        while !self.stream.tx.lock().has_room(self.index, Place::NONE) {
             let waited = start.elapsed();
             if waited >= timeout {
                 return Err(Code::Timeout.into());
@@ -667,12 +659,12 @@ impl Source {
 
     /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
     #[cold]
-    fn await_room(&self, slot: Option<SlotId>) -> Result<()> {
+    fn await_room(&self, place: Place) -> Result<()> {
         let mut start = Instant::now();
         self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
-            let full = tx.full_links(self.index, slot);
+            let full = tx.full_links(self.index, place);
             let Some(first) = full.first().copied() else { return Ok(()) };
             let parked = |at: &usize| tx.links[*at].as_ref().is_some_and(|l| l.parked.is_some());
             let parked = full.iter().any(parked);
@@ -699,7 +691,7 @@ impl Source {
             let announced = link.producer.prepare_sleep();
             link.room_sleepers += 1;
             let word = link.producer.wait_word(announced);
-            let room = !tx.full_links(self.index, slot).contains(&first);
+            let room = !tx.full_links(self.index, place).contains(&first);
             drop(tx);
             if !room {
                 // In slices, so that the end of the link is seen too.

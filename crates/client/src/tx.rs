@@ -165,10 +165,35 @@ pub(crate) struct EndedFlow {
     pub(crate) link: Option<usize>,
 }
 
+/// The slot of a message, or none. In one word: what is written in parts and read as a whole waits until the parts, and all that
+/// was written before them, have left the processor, and that is a payload on its way to another core's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    /// No slot: the payload goes inside the descriptor.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    #[inline(always)]
+    pub(crate) fn of(slot: SlotId) -> Self {
+        Self(u64::from(slot.segment) << 32 | u64::from(slot.slot))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(self) -> Option<SlotId> {
+        (!self.is_none()).then_some(SlotId { segment: (self.0 >> 32) as u16, slot: self.0 as u32 })
+    }
+}
+
 /// What is to be emitted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Emit<'a> {
-    pub(crate) slot: Option<SlotId>,
+    pub(crate) place: Place,
     /// The payload, if it goes inside the descriptor.
     pub(crate) inline: &'a [u8],
     pub(crate) length: u32,
@@ -378,7 +403,7 @@ impl TxLink {
         slab: &mut Slab,
     ) {
         let room = self.has_room(bytes, cap, slab);
-        let mapped = emit.slot.is_none_or(|s| self.producer.is_mapped(s.segment));
+        let mapped = emit.place.slot().is_none_or(|s| self.producer.is_mapped(s.segment));
         if !room || !mapped || self.broken.is_some() {
             let why = if room { Count::Dropped } else { Count::SinkFull };
             for flow in flows {
@@ -394,12 +419,12 @@ impl TxLink {
                 flow.cell.add(Count::Intended, count);
             }
         }
-        if let Some(slot) = emit.slot {
+        if let Some(slot) = emit.place.slot() {
             slab.hold(slot);
             self.held += bytes;
         }
         if let Some(log) = &mut self.log {
-            log.put(&self.producer, descriptor, emit.slot.is_some(), emit.inline);
+            log.put(&self.producer, descriptor, !emit.place.is_none(), emit.inline);
         }
         self.producer.push(descriptor, emit.inline);
         if emit.more {
@@ -421,8 +446,8 @@ impl TxLink {
 
 impl Tx {
     /// Whether every link of the source has room for one more message, after taking back what was returned.
-    pub(crate) fn has_room(&mut self, source: usize, slot: Option<SlotId>) -> bool {
-        let bytes = slot.map_or(0, |s| self.slab.stride(s.segment));
+    pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
+        let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
         let count = self.routes(source).count();
         (0..count).all(|r| {
             let link = self.routes(source).nth(r).map_or(0, |r| r.link);
@@ -435,8 +460,8 @@ impl Tx {
     }
 
     /// The links of a source that have no room.
-    pub(crate) fn full_links(&mut self, source: usize, slot: Option<SlotId>) -> Vec<usize> {
-        let bytes = slot.map_or(0, |s| self.slab.stride(s.segment));
+    pub(crate) fn full_links(&mut self, source: usize, place: Place) -> Vec<usize> {
+        let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
         let links: Vec<usize> = self.routes(source).map(|r| r.link).collect();
         links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
     }
@@ -448,8 +473,8 @@ impl Tx {
 
     /// Gives memory back that the application held: what was emitted lives on in the links' holds.
     #[inline]
-    pub(crate) fn give_back(&mut self, base: NonNull<u8>, slot: Option<SlotId>) {
-        match slot {
+    pub(crate) fn give_back(&mut self, base: NonNull<u8>, place: Place) {
+        match place.slot() {
             Some(slot) => {
                 self.slab.unhold(slot);
             }
@@ -542,7 +567,7 @@ impl Tx {
             let (alone, length) =
                 if count == 1 { (writer.first(), writer.payload()) } else { (&[][..], writer.used()) };
             let emit = Emit {
-                slot: (count > 1).then_some(slot),
+                place: if count > 1 { Place::of(slot) } else { Place::NONE },
                 inline: alone,
                 length,
                 deadline_ns: 0,
@@ -709,7 +734,7 @@ impl Tx {
         let sequence = source.sequence;
         source.cell.add(Count::Emitted, 1);
         source.cell.add(Count::Bytes, u64::from(emit.length));
-        let slot = emit.slot.unwrap_or(SlotId { segment: 0, slot: 0 });
+        let slot = emit.place.slot().unwrap_or(SlotId { segment: 0, slot: 0 });
         let descriptor = Descriptor {
             channel: source.channel,
             sequence,
@@ -727,7 +752,7 @@ impl Tx {
         if source.routes.is_empty() {
             source.cell.add(Count::NoSink, 1);
         }
-        let bytes = emit.slot.map_or(0, |s| self.slab.stride(s.segment));
+        let bytes = emit.place.slot().map_or(0, |s| self.slab.stride(s.segment));
         for route in &mut source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link) {
                 link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);

@@ -163,6 +163,23 @@ impl SegmentView {
     }
 }
 
+/// Asks for the cache lines of the first `bytes` bytes from `from` on, without waiting for them and without reading anything into
+/// the program. The address may be any.
+#[inline(always)]
+pub fn prefetch(from: NonNull<u8>, bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: a hint, which faults on no address.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                from.as_ptr().wrapping_add(at).cast_const().cast(),
+            );
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (from, bytes);
+}
+
 /// Copies bytes out of memory that another process may be writing to. Each byte is read once, so that what lands in `to` is
 /// what is checked and used later.
 ///

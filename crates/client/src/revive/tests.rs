@@ -1,6 +1,6 @@
 use super::*;
 use crate::session::Shared;
-use crate::tx::{Emit, Route, TxSource};
+use crate::tx::{Emit, Place, Route, TxSource};
 use insane_shm::counters::{CellState, CellWriter, Count, Counters, FINAL_AT_SINK, bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Descriptor, Fate, Producer, ReturnBlock};
 use insane_shm::memory::Heap;
@@ -123,16 +123,16 @@ impl World {
     /// Emits one message of a source if there is room, with or without a slot.
     fn emit(&mut self, source: usize, empty: bool) -> bool {
         let taken = if empty { None } else { self.tx.take(SLOT) };
-        let slot = taken.map(|t| t.id);
-        let room = (empty || slot.is_some()) && self.tx.has_room(source, slot);
+        let place = taken.map_or(Place::NONE, |t| Place::of(t.id));
+        let room = (empty || taken.is_some()) && self.tx.has_room(source, place);
         if room {
             let length = if empty { 0 } else { 9 };
             let (deadline_ns, timestamp_ns) = (0, 0);
-            let emit = Emit { slot, inline: &[], length, deadline_ns, timestamp_ns, priority: 0, more: false };
+            let emit = Emit { place, inline: &[], length, deadline_ns, timestamp_ns, priority: 0, more: false };
             self.tx.emit(source, &emit).unwrap();
             self.tx.tend_logs(source);
         }
-        if let Some(slot) = slot {
+        if let Some(slot) = place.slot() {
             self.tx.slab.unhold(slot);
         }
         room
