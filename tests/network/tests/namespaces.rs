@@ -2,55 +2,33 @@
 
 use insane::Qos;
 use insane_tests_host::Watchdog;
+use insane_tests_namespaces::Namespaces;
 use insane_tests_network::{
     LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status, within,
 };
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("ip: {e}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
 /// Two namespaces with a cable between them.
-struct Cable([String; 2]);
+struct Cable(Namespaces);
 
 impl Cable {
     /// `None` where namespaces cannot be made; then it has said so.
-    fn new(kind: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: network namespaces, which only root can make");
-            return None;
-        }
-        let id = format!("{}{kind}", std::process::id());
-        let cable = Self([format!("insna{id}"), format!("insnb{id}")]);
-        let [a, b] = &cable.0;
-        let steps = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add veth0 netns {a} type veth peer name veth0 netns {b}"),
-            format!("-n {a} addr add 10.97.0.1/24 dev veth0"),
-            format!("-n {b} addr add 10.97.0.2/24 dev veth0"),
-            format!("-n {a} addr add fd97::1/64 dev veth0 nodad"),
-            format!("-n {b} addr add fd97::2/64 dev veth0 nodad"),
-            format!("-n {a} link set veth0 up"),
-            format!("-n {b} link set veth0 up"),
-        ];
-        for step in &steps {
-            if let Err(error) = ip(step) {
-                println!("SKIPPED: network namespaces cannot be made here: {error}");
-                return None;
-            }
-        }
-        Some(cable)
+    fn new() -> Option<Self> {
+        let namespaces = Namespaces::new(["na", "nb"], |[a, b]| {
+            vec![
+                format!("link add veth0 netns {a} type veth peer name veth0 netns {b}"),
+                format!("-n {a} addr add 10.97.0.1/24 dev veth0"),
+                format!("-n {b} addr add 10.97.0.2/24 dev veth0"),
+                format!("-n {a} addr add fd97::1/64 dev veth0 nodad"),
+                format!("-n {b} addr add fd97::2/64 dev veth0 nodad"),
+                format!("-n {a} link set veth0 up"),
+                format!("-n {b} link set veth0 up"),
+            ]
+        })?;
+        Some(Self(namespaces))
     }
 
     fn runtimes(&self, addresses: [&str; 2]) -> [Process; 2] {
@@ -58,23 +36,15 @@ impl Cable {
         [0, 1].map(|at| {
             let mut config = config(&format!("host-{at}"), peers[at], &peers);
             config.network.get_or_insert_default().interface = "veth0".into();
-            Process::start(PROGRAM, Some(&self.0[at]), &config)
+            Process::start(PROGRAM, Some(self.0.name(at)), &config)
         })
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = ip(&format!("netns del {name}"));
-        }
     }
 }
 
 #[test]
 fn messages_of_all_sizes_cross_the_cable() {
     let _watchdog = Watchdog::start("cable", TEST);
-    let Some(cable) = Cable::new("s") else { return };
+    let Some(cable) = Cable::new() else { return };
     for addresses in [["10.97.0.1:7400", "10.97.0.2:7400"], ["[fd97::1]:7400", "[fd97::2]:7400"]] {
         let [one, two] = cable.runtimes(addresses);
         let (a, b) = (one.session("source"), two.session("sink"));
@@ -97,7 +67,7 @@ fn messages_of_all_sizes_cross_the_cable() {
 #[test]
 fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
     let _watchdog = Watchdog::start("cut", TEST);
-    let Some(cable) = Cable::new("c") else { return };
+    let Some(cable) = Cable::new() else { return };
     let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
     let (a, b) = (one.session("source"), two.session("sink"));
     let plain_sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
@@ -105,13 +75,13 @@ fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
     let plain = a.stream(Qos::default()).unwrap().source("c").unwrap();
     let source = a.stream(reliable()).unwrap().source("c").unwrap();
     assert_eq!((source.wait_for_sinks(1, LIMIT), plain.wait_for_sinks(1, LIMIT)), (1, 1));
-    ip(&format!("-n {} link set veth0 down", cable.0[0])).unwrap();
+    cable.0.ip(0, "link set veth0 down").unwrap();
     for i in 0..100u32 {
         source.send(&i.to_le_bytes().repeat(40)).unwrap();
     }
     assert!(within(Duration::from_secs(3), || plain.sinks() == 0), "{}", law(&a));
     assert_eq!(source.sinks(), 1, "the reliable sink outlives it");
-    ip(&format!("-n {} link set veth0 up", cable.0[0])).unwrap();
+    cable.0.ip(0, "link set veth0 up").unwrap();
     for i in 0..100u32 {
         let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
         assert_eq!(message.to_vec(), i.to_le_bytes().repeat(40));

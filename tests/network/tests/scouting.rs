@@ -4,12 +4,11 @@
 use insane::{Qos, Session};
 use insane_runtime::config::Directory;
 use insane_tests_host::Watchdog;
+use insane_tests_namespaces::{Namespaces, enter};
 use insane_tests_network::{LIMIT, Process, config, eventually, status, within};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
-use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,58 +24,39 @@ fn hardware(net: u8, at: usize) -> [u8; 6] {
     [2, 0, 0, 0, net, u8::try_from(at).unwrap()]
 }
 
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("ip: {e}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
 /// Namespaces whose `named0` are on one switch and whose `other0` are on another. The default route is by `other0`.
-struct Lab {
-    switch: String,
-    hosts: Vec<String>,
-}
+struct Lab(Namespaces);
+
+/// The hosts of the lab.
+const HOSTS: usize = 3;
 
 impl Lab {
     /// `None` where namespaces cannot be made; then it has said so.
-    fn new(kind: &str, count: usize) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: network namespaces, which only root can make");
-            return None;
-        }
-        let id = format!("{}{kind}", std::process::id());
-        let lab = Self { switch: format!("insnw{id}"), hosts: (0..count).map(|i| format!("insn{i}{id}")).collect() };
-        let w = &lab.switch;
-        let mut steps = vec![format!("netns add {w}")];
-        for cable in ["named", "other"] {
-            steps.push(format!("-n {w} link add {cable} type bridge mcast_snooping 0"));
-            steps.push(format!("-n {w} link set {cable} up"));
-        }
-        for (i, n) in lab.hosts.iter().enumerate() {
-            steps.push(format!("netns add {n}"));
-            steps.push(format!("-n {n} link set lo up"));
-            for (cable, net) in [("named", 97u8), ("other", 98)] {
-                steps.push(format!("link add {cable}0 netns {n} type veth peer name {cable}{i} netns {w}"));
-                steps.push(format!("-n {w} link set {cable}{i} master {cable} up"));
-                // No address of IPv6: the kernel would say something about it of its own accord.
-                let own = hardware(net, i).map(|b| format!("{b:02x}")).join(":");
-                steps.push(format!("-n {n} link set {cable}0 address {own} addrgenmode none up"));
-                steps.push(format!("-n {n} addr add 10.{net}.0.{}/24 dev {cable}0", i + 1));
+    fn new() -> Option<Self> {
+        let namespaces = Namespaces::new(["s0", "s1", "s2", "sw"], |names| {
+            let (hosts, w) = (&names[..HOSTS], &names[HOSTS]);
+            let mut steps = Vec::new();
+            for cable in ["named", "other"] {
+                steps.push(format!("-n {w} link add {cable} type bridge mcast_snooping 0"));
+                steps.push(format!("-n {w} link set {cable} up"));
             }
-            steps.push(format!("-n {n} route add default via 10.98.0.250 dev other0"));
-            // Who the gateway is need not be asked for: a packet that goes astray would be seen.
-            steps.push(format!("-n {n} neigh add 10.98.0.250 lladdr 02:00:00:00:00:fa dev other0"));
-        }
-        for step in &steps {
-            if let Err(error) = ip(step) {
-                println!("SKIPPED: network namespaces cannot be made here: {error}");
-                return None;
+            for (i, n) in hosts.iter().enumerate() {
+                steps.push(format!("-n {n} link set lo up"));
+                for (cable, net) in [("named", 97u8), ("other", 98)] {
+                    steps.push(format!("link add {cable}0 netns {n} type veth peer name {cable}{i} netns {w}"));
+                    steps.push(format!("-n {w} link set {cable}{i} master {cable} up"));
+                    // No address of IPv6: the kernel would say something about it of its own accord.
+                    let own = hardware(net, i).map(|b| format!("{b:02x}")).join(":");
+                    steps.push(format!("-n {n} link set {cable}0 address {own} addrgenmode none up"));
+                    steps.push(format!("-n {n} addr add 10.{net}.0.{}/24 dev {cable}0", i + 1));
+                }
+                steps.push(format!("-n {n} route add default via 10.98.0.250 dev other0"));
+                // Who the gateway is need not be asked for: a packet that goes astray would be seen.
+                steps.push(format!("-n {n} neigh add 10.98.0.250 lladdr 02:00:00:00:00:fa dev other0"));
             }
-        }
-        Some(lab)
+            steps
+        })?;
+        Some(Self(namespaces))
     }
 
     /// A runtime that looks for others on `named0`.
@@ -91,27 +71,8 @@ impl Lab {
             interfaces: vec!["named0".into()],
             ..Directory::default()
         });
-        Process::start(PROGRAM, Some(&self.hosts[at]), &config)
+        Process::start(PROGRAM, Some(self.0.name(at)), &config)
     }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for name in self.hosts.iter().chain([&self.switch]) {
-            let _ = ip(&format!("netns del {name}"));
-        }
-    }
-}
-
-/// Runs something in a namespace, in a thread of its own.
-fn inside<T: Send + 'static>(namespace: &str, what: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
-    let file = File::open(format!("/run/netns/{namespace}")).expect("the namespace");
-    std::thread::spawn(move || {
-        let kind = rustix::thread::LinkNameSpaceType::Network;
-        rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&file), Some(kind))
-            .expect("it may be entered");
-        what()
-    })
 }
 
 /// What a host sends by one interface, known by the address that its frames come from.
@@ -126,7 +87,9 @@ impl Capture {
         let (stop, frames) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let (seen, ended) = (frames.clone(), stop.clone());
-        let thread = inside(namespace, move || {
+        let namespace = namespace.to_owned();
+        let thread = std::thread::spawn(move || {
+            enter(&namespace);
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let all = Protocol::from_raw(ALL);
             let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all)).unwrap();
@@ -165,9 +128,9 @@ fn directory(session: &Session) -> serde_json::Value {
 #[test]
 fn runtimes_find_each_other_on_the_named_interface_and_nothing_is_sent_on_another() {
     let _watchdog = Watchdog::start("scouting", TEST);
-    let Some(lab) = Lab::new("s", 3) else { return };
-    let other = [0, 1, 2].map(|i| Capture::start(&lab.hosts[i], hardware(98, i)));
-    let named = Capture::start(&lab.hosts[0], hardware(97, 0));
+    let Some(lab) = Lab::new() else { return };
+    let other = [0, 1, 2].map(|i| Capture::start(lab.0.name(i), hardware(98, i)));
+    let named = Capture::start(lab.0.name(0), hardware(97, 0));
     // With `network.interface` and without.
     let runtimes = [lab.runtime(0, "named0"), lab.runtime(1, "named0"), lab.runtime(2, "")];
     let sessions = [0, 1, 2].map(|i| runtimes[i].session("app"));
@@ -180,9 +143,9 @@ fn runtimes_find_each_other_on_the_named_interface_and_nothing_is_sent_on_anothe
         assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"found");
     }
     // A stranger on the named cable would have them talk to somebody to whom the way is the other one.
-    ip(&format!("-n {} addr add 10.99.0.9/32 dev named0", lab.hosts[1])).unwrap();
-    ip(&format!("-n {} route add 239.255.74.0/32 dev named0", lab.hosts[1])).unwrap();
-    let stranger = inside(&lab.hosts[1], || {
+    lab.0.ip(1, "addr add 10.99.0.9/32 dev named0").unwrap();
+    lab.0.ip(1, "route add 239.255.74.0/32 dev named0").unwrap();
+    lab.0.inside(1, || {
         let socket = UdpSocket::bind("10.99.0.9:0").unwrap();
         let group: SocketAddr = (Ipv4Addr::new(239, 255, 74, 0), 7401).into();
         let beacon = [&b"INSANEd1"[..], &[0xff; 16], &7402u16.to_le_bytes(), &[7], b"default"].concat();
@@ -192,16 +155,15 @@ fn runtimes_find_each_other_on_the_named_interface_and_nothing_is_sent_on_anothe
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    stranger.join().unwrap();
     assert!(directory(&sessions[0])["beacons"]["heard"].as_u64() > Some(0), "{}", directory(&sessions[0]));
     // The named cable is cut: what waits to be sent must not look for another way.
-    ip(&format!("-n {} link set named0 down", lab.hosts[0])).unwrap();
+    lab.0.ip(0, "link set named0 down").unwrap();
     let cut = Instant::now();
     source.send(b"for nobody").unwrap();
     assert!(within(Duration::from_secs(10), || source.sinks() == 0), "{}", status(&sessions[0])["network"]);
     assert!(cut.elapsed() < Duration::from_secs(3), "noticed after {:?}", cut.elapsed());
     std::thread::sleep(Duration::from_secs(4));
-    ip(&format!("-n {} link set named0 up", lab.hosts[0])).unwrap();
+    lab.0.ip(0, "link set named0 up").unwrap();
     assert_eq!(source.wait_for_sinks(2, LIMIT), 2, "{}", directory(&sessions[0]));
     source.send(b"again").unwrap();
     for sink in &sinks {

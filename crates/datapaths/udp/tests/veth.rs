@@ -1,84 +1,42 @@
 //! UDP over a veth pair between two network namespaces that the test makes: conformance on a real link, and the path's MTU.
 
-use std::fs::File;
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use insane_datapath::batch::{Outcome, TxBatch};
 use insane_datapath::conformance::{self, End, Rig, pattern};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("ip: {e}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
+use insane_tests_namespaces::Namespaces;
 
 /// Two namespaces with a cable between them.
-struct Cable {
-    names: [String; 2],
-}
+struct Cable(Namespaces);
 
 impl Cable {
     /// `None` where namespaces cannot be made; then it has said so.
     fn new(mtu: u32) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: network namespaces, which only root can make");
-            return None;
-        }
-        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let cable = Self { names: [format!("insa{id}"), format!("insb{id}")] };
-        let [a, b] = &cable.names;
-        let steps = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add veth0 netns {a} mtu {mtu} type veth peer name veth0 netns {b} mtu {mtu}"),
-            format!("-n {a} addr add 10.98.0.1/24 dev veth0"),
-            format!("-n {b} addr add 10.98.0.2/24 dev veth0"),
-            format!("-n {a} addr add fd98::1/64 dev veth0 nodad"),
-            format!("-n {b} addr add fd98::2/64 dev veth0 nodad"),
-            format!("-n {a} link set veth0 up"),
-            format!("-n {b} link set veth0 up"),
-        ];
-        for step in &steps {
-            if let Err(error) = ip(step) {
-                println!("SKIPPED: network namespaces cannot be made here: {error}");
-                return None;
-            }
-        }
+        let cable = Self(Namespaces::new(["a", "b"], |[a, b]| {
+            vec![
+                format!("link add veth0 netns {a} mtu {mtu} type veth peer name veth0 netns {b} mtu {mtu}"),
+                format!("-n {a} addr add 10.98.0.1/24 dev veth0"),
+                format!("-n {b} addr add 10.98.0.2/24 dev veth0"),
+                format!("-n {a} addr add fd98::1/64 dev veth0 nodad"),
+                format!("-n {b} addr add fd98::2/64 dev veth0 nodad"),
+                format!("-n {a} link set veth0 up"),
+                format!("-n {b} link set veth0 up"),
+            ]
+        })?);
         for end in 0..2 {
             // Or a link that goes down takes its IPv6 addresses with it.
             let setting = "/proc/sys/net/ipv6/conf/veth0/keep_addr_on_down";
-            cable.inside(end, || std::fs::write(setting, "1").expect("a setting of the namespace"));
+            cable.0.inside(end, || std::fs::write(setting, "1").expect("a setting of the namespace"));
         }
         Some(cable)
-    }
-
-    /// Does something inside a namespace. A socket stays in the namespace in which it was made.
-    fn inside<R: Send>(&self, end: usize, act: impl FnOnce() -> R + Send) -> R {
-        let file = File::open(format!("/run/netns/{}", self.names[end])).expect("the namespace");
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                use std::os::fd::AsFd;
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
-                act()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
     }
 
     /// A datapath that was opened inside a namespace.
     fn open(&self, end: usize, address: &str) -> UdpDatapath {
         let bind = SocketAddr::new(address.parse().expect("an address"), 0);
-        self.inside(end, || {
+        self.0.inside(end, || {
             let mut udp = UdpDatapath::new(UdpConfig { interface: Some("veth0".into()), ..UdpConfig::new(bind) });
             udp.open().expect("it opens");
             udp
@@ -91,19 +49,11 @@ impl Cable {
     }
 }
 
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = ip(&format!("netns del {name}"));
-        }
-    }
-}
-
 /// The whole suite, with ends opened again in their namespaces.
 fn conform(cable: &Cable, six: bool) {
     let rig = || cable.rig(six);
     let reopen = |end: End, datapath: &mut dyn Datapath| {
-        cable.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+        cable.0.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
     };
     conformance::frames_arrive_whole(&mut rig());
     conformance::order_is_kept_and_nothing_repeated(&mut rig());
@@ -113,7 +63,7 @@ fn conform(cable: &Cable, six: bool) {
     conformance::nothing_waits(&mut rig());
     conformance::a_sleeper_is_woken(&mut rig());
     conformance::payload_lands_where_it_belongs(&mut rig());
-    cable.inside(0, || conformance::closing_ends_it(rig()));
+    cable.0.inside(0, || conformance::closing_ends_it(rig()));
     conformance::a_sleeper_is_woken_every_time(&mut rig());
     conformance::bursts_beyond_all_room_do_no_harm(&mut rig());
     conformance::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
@@ -121,7 +71,7 @@ fn conform(cable: &Cable, six: bool) {
     for end in 0..2 {
         conformance::a_link_that_went_down_comes_back(&mut rig(), &mut |up| {
             let state = if up { "up" } else { "down" };
-            ip(&format!("-n {} link set veth0 {state}", cable.names[end])).expect("it can be set");
+            cable.0.ip(end, &format!("link set veth0 {state}")).expect("it can be set");
         });
     }
 }
@@ -144,7 +94,7 @@ fn conforms_over_veth_with_jumbo_frames() {
 fn the_paths_mtu_is_respected_and_followed() {
     let Some(cable) = Cable::new(1500) else { return };
     for (ends, headers) in [(["10.98.0.1", "10.98.0.2"], 28), (["fd98::1", "fd98::2"], 48)] {
-        ip(&format!("-n {} link set veth0 mtu 1500", cable.names[0])).expect("an MTU that veth can have");
+        cable.0.ip(0, "link set veth0 mtu 1500").expect("an MTU that veth can have");
         let (mut a, b) = (cable.open(0, ends[0]), cable.open(1, ends[1]));
         let to = b.address().expect("it is open");
         assert_eq!(a.frame_limit(to), 1500 - headers);
@@ -157,7 +107,7 @@ fn the_paths_mtu_is_respected_and_followed() {
         assert_eq!((report.sent, report.refused, report.pending), (3, 4, 0));
         let large = tx.frames().iter().filter(|frame| frame.outcome == Outcome::TooLarge).count();
         assert_eq!(large, 4, "{:?}", a.notes());
-        ip(&format!("-n {} link set veth0 mtu 1400", cable.names[0])).expect("an MTU that veth can have");
+        cable.0.ip(0, "link set veth0 mtu 1400").expect("an MTU that veth can have");
         assert_eq!(a.frame_limit(to), 1400 - headers);
         let mut tx = TxBatch::default();
         tx.frame(to, &pattern(1, 1500 - headers), 0);
@@ -175,7 +125,7 @@ fn without_a_way_frames_are_unreachable() {
     let mut tx = TxBatch::default();
     tx.frame(Address::Ip("192.0.2.1:9".parse().expect("an address")), b"nowhere", 0);
     // Bound to an interface the kernel takes every address to be on its link, so the interface has to be gone.
-    ip(&format!("-n {} link set veth0 down", cable.names[0])).expect("it goes down");
+    cable.0.ip(0, "link set veth0 down").expect("it goes down");
     a.transmit(&mut tx);
     assert_eq!(tx.frames()[0].outcome, Outcome::Unreachable);
 }

@@ -51,7 +51,7 @@ fn a_missing_right_is_said_and_three_are_enough() {
     let Some(cable) = Cable::new(1500, 1) else { return };
     let three = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
     let with = |rights: CapabilitySet| {
-        cable.inside(0, || {
+        cable.0.inside(0, || {
             let sets = CapabilitySets { effective: rights, permitted: rights, inheritable: CapabilitySet::empty() };
             set_capabilities(None, sets).expect("root may give rights up");
             let mut xdp = XdpDatapath::new(XdpConfig { frames: 256, ..config(Attach::NativeOrGeneric) });
@@ -80,7 +80,7 @@ fn memory_that_may_not_be_pinned_is_said() {
         return;
     };
     let rights = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
-    let result = cable.inside(0, || {
+    let result = cable.0.inside(0, || {
         let sets = CapabilitySets { effective: rights, permitted: rights, inheritable: CapabilitySet::empty() };
         set_capabilities(None, sets).expect("root may give rights up");
         let mut xdp = XdpDatapath::new(XdpConfig { frames: 65_536, ..config(Attach::NativeOrGeneric) });
@@ -116,7 +116,7 @@ fn one_process_has_an_interface_and_another_is_told_or_waits() {
 fn it_opens_again_at_once_and_as_often_as_you_like() {
     let Some(cable) = Cable::new(1500, 2) else { return };
     let before = std::fs::read_dir("/proc/self/fd").expect("our descriptors").count();
-    cable.inside(0, || {
+    cable.0.inside(0, || {
         let mut xdp = XdpDatapath::new(config(Attach::NativeOrGeneric));
         for round in 0..20 {
             xdp.open().unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -200,9 +200,7 @@ fn frames_of_the_umem_are_conserved() {
 
 /// One end in a process of its own, sending and receiving until it is killed; it says when it has begun.
 fn child(namespace: &str) -> ! {
-    let file = std::fs::File::open(format!("/run/netns/{namespace}")).expect("the namespace");
-    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-    rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind).expect("root may enter it");
+    insane_tests_namespaces::enter(namespace);
     let mut xdp = XdpDatapath::new(config(Attach::NativeOrGeneric));
     let start = Instant::now();
     xdp.open().unwrap_or_else(|error| panic!("{error}"));
@@ -244,7 +242,7 @@ fn a_killed_process_leaves_nothing_behind() {
     for round in 0..5 {
         let process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "a_killed_process_leaves_nothing_behind", "--nocapture"])
-            .env("INSANE_XDP_CHILD", &cable.names[0])
+            .env("INSANE_XDP_CHILD", cable.0.name(0))
             .stdout(Stdio::piped())
             .spawn();
         let mut process = Ends(process.expect("it starts"));
@@ -292,7 +290,7 @@ fn an_interface_that_goes_away_is_unreachable_and_can_come_back() {
     let (mut a, b) = (cable.open(0, &on), cable.open(1, &on));
     let to = b.address().expect("it is open");
     let frame = [&common::mac(1)[..], &common::mac(0), &[0x88, 0xb5, 0, 0]].concat();
-    common::ip(&format!("-n {} link del veth0", cable.names[0])).expect("it can be deleted");
+    cable.0.ip(0, "link del veth0").expect("it can be deleted");
     let mut outcomes = Vec::new();
     for _ in 0..5 {
         let mut tx = TxBatch::default();
@@ -305,9 +303,8 @@ fn an_interface_that_goes_away_is_unreachable_and_can_come_back() {
     assert_eq!(outcomes.last(), Some(&insane_datapath::batch::Outcome::Unreachable), "{outcomes:?}");
     assert_eq!((a.counts().downs, a.frames().sum()), (1, on.frames));
     drop((a, b));
-    let [one, two] = &cable.names;
-    common::ip(&format!("link add veth0 netns {one} type veth peer name veth0 netns {two}"))
-        .expect("it can be made again");
+    let two = cable.0.name(1);
+    cable.0.ip(0, &format!("link add veth0 type veth peer name veth0 netns {two}")).expect("it can be made again");
     [0, 1].iter().for_each(|end| cable.set_up(*end, true));
     let rig = &mut cable.rig(&on);
     insane_datapath::conformance::frames_arrive_whole(rig);
@@ -344,7 +341,7 @@ fn hold_queue() -> std::os::fd::OwnedFd {
 #[test]
 fn a_queue_that_is_busy_is_waited_for_but_not_for_ever() {
     let Some(cable) = Cable::new(1500, 2) else { return };
-    let held = cable.inside(0, hold_queue);
+    let held = cable.0.inside(0, hold_queue);
     let on = XdpConfig { patience: Duration::from_millis(200), ..config(Attach::NativeOrGeneric) };
     let start = Instant::now();
     let reason = refused(cable.try_open(0, &on));

@@ -25,7 +25,7 @@ fn slots() -> RxBatch {
 /// Runs `ping` from one end; how many answers came.
 fn ping(cable: &Cable, end: usize, arguments: &str) -> (String, usize) {
     let output = Command::new("ip")
-        .args(["netns", "exec", &cable.names[end], "ping", "-n", "-q"])
+        .args(["netns", "exec", cable.0.name(end), "ping", "-n", "-q"])
         .args(arguments.split(' '))
         .stdin(Stdio::null())
         .output();
@@ -63,12 +63,12 @@ fn load(from: &mut XdpDatapath, to: &mut XdpDatapath, stop: &AtomicBool, came: &
 
 /// Datagrams to an echo behind the kernel's stack and back. Under load some may be lost: each is sent until it is answered.
 fn udp(cable: &Cable, rounds: u32) {
-    let (server, address) = cable.inside(1, || {
+    let (server, address) = cable.0.inside(1, || {
         let socket = UdpSocket::bind("10.98.0.2:0").expect("a port");
         let address = socket.local_addr().expect("it is bound");
         (socket, address)
     });
-    let client = cable.inside(0, || UdpSocket::bind("10.98.0.1:0").expect("a port"));
+    let client = cable.0.inside(0, || UdpSocket::bind("10.98.0.1:0").expect("a port"));
     for socket in [&server, &client] {
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a limit");
     }
@@ -100,7 +100,7 @@ fn udp(cable: &Cable, rounds: u32) {
 
 /// A few megabytes through a TCP connection: large segments, with checksums that the interface is to make.
 fn tcp(cable: &Cable, bytes: usize) {
-    let listener = cable.inside(1, || TcpListener::bind("10.98.0.2:0").expect("a port"));
+    let listener = cable.0.inside(1, || TcpListener::bind("10.98.0.2:0").expect("a port"));
     let address = listener.local_addr().expect("it is bound");
     let payload: Vec<u8> = (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect();
     std::thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn tcp(cable: &Cable, bytes: usize) {
             stream.read_to_end(&mut got).expect("all of it");
             got
         });
-        let mut stream = cable.inside(0, || TcpStream::connect_timeout(&address, PATIENCE).expect("a connection"));
+        let mut stream = cable.0.inside(0, || TcpStream::connect_timeout(&address, PATIENCE).expect("a connection"));
         stream.write_all(&payload).expect("it can be sent");
         drop(stream);
         assert!(receiver.join().expect("it ends") == payload, "the bytes are not what was sent");
@@ -184,7 +184,7 @@ fn a_station_of_its_own_gets_what_is_for_it_and_the_kernel_the_rest() {
     let mut xdp = cable.open(1, &XdpConfig { filter, ..config(Attach::NativeOrGeneric) });
     assert_eq!(xdp.address(), Some(Address::Ethernet(station)));
     // The kernel at the other end asks for the station, by ARP to everybody and by neighbour solicitation to a group.
-    let (asks, asked) = (cable.names[0].clone(), [v4, v6]);
+    let (asks, asked) = (cable.0.name(0).to_owned(), [v4, v6]);
     let pings = std::thread::spawn(move || {
         for address in asked {
             let _ = Command::new("ip")
@@ -209,12 +209,12 @@ fn a_station_of_its_own_gets_what_is_for_it_and_the_kernel_the_rest() {
     // Once it knows the station's address, everything to it comes; here an echo request.
     let [a, b, c, d, e, g] = station;
     let lladdr = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}");
-    common::ip(&format!("-n {} neigh replace {v4} lladdr {lladdr} dev {DEVICE}", cable.names[0])).expect("a neighbour");
+    cable.0.ip(0, &format!("neigh replace {v4} lladdr {lladdr} dev {DEVICE}")).expect("a neighbour");
     let (text, answers) = ping(&cable, 0, "-c 1 -W 1 10.98.0.77");
     assert_eq!(answers, 0, "nobody answers here: {text}");
     receive_until(&mut xdp, |frame| frame[..6] == station && frame[23] == 1 && frame[34] == 8);
     // The kernel's own station on the same interface answers as always: ARP, echo, datagrams.
-    common::ip(&format!("-n {} neigh flush dev {DEVICE}", cable.names[0])).expect("it can be flushed");
+    cable.0.ip(0, &format!("neigh flush dev {DEVICE}")).expect("it can be flushed");
     let (text, answers) = ping(&cable, 0, "-c 5 -i 0.01 -W 5 10.98.0.2");
     assert_eq!(answers, 5, "{text}");
     udp(&cable, 20);
@@ -226,10 +226,10 @@ fn datagrams_to_listed_ports_are_taken_and_others_reach_the_kernel() {
     let filter = Filter { ethertypes: vec![], udp_ports: vec![7411], ..Filter::default() };
     let mut xdp = cable.open(1, &XdpConfig { filter, ..config(Attach::NativeOrGeneric) });
     for (bind, to) in [("10.98.0.1:0", "10.98.0.2"), ("[fd98::1]:0", "[fd98::2]")] {
-        let client = cable.inside(0, || UdpSocket::bind(bind).expect("a port"));
-        let server = cable.inside(1, || UdpSocket::bind(format!("{to}:7412")).expect("the port"));
+        let client = cable.0.inside(0, || UdpSocket::bind(bind).expect("a port"));
+        let server = cable.0.inside(1, || UdpSocket::bind(format!("{to}:7412")).expect("the port"));
         server.set_read_timeout(Some(PATIENCE)).expect("a limit");
-        let taken = cable.inside(1, || UdpSocket::bind(format!("{to}:7411")).expect("the port"));
+        let taken = cable.0.inside(1, || UdpSocket::bind(format!("{to}:7411")).expect("the port"));
         taken.set_nonblocking(true).expect("it can be");
         let mut buffer = [0; 64];
         for n in 0..10u8 {

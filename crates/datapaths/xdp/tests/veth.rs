@@ -11,7 +11,7 @@ use insane_datapath_xdp::{Attach, Attached, XdpConfig};
 /// The whole suite. The calling thread is in the first end's namespace, so that ends can be opened again.
 fn conform(cable: &Cable, config: &XdpConfig) {
     let reopen = |end: End, datapath: &mut dyn Datapath| {
-        cable.inside(if end == End::A { 0 } else { 1 }, || datapath.open().expect("it opens again"));
+        cable.0.inside(if end == End::A { 0 } else { 1 }, || datapath.open().expect("it opens again"));
     };
     let rig = || cable.rig(config);
     suite::frames_arrive_whole(&mut rig());
@@ -22,7 +22,7 @@ fn conform(cable: &Cable, config: &XdpConfig) {
     suite::nothing_waits(&mut rig());
     suite::a_sleeper_is_woken(&mut rig());
     suite::payload_lands_where_it_belongs(&mut rig());
-    cable.inside(0, || suite::closing_ends_it(rig()));
+    cable.0.inside(0, || suite::closing_ends_it(rig()));
     suite::a_sleeper_is_woken_every_time(&mut rig());
     suite::bursts_beyond_all_room_do_no_harm(&mut rig());
     suite::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
@@ -100,7 +100,7 @@ fn a_smaller_mtu_is_kept_to_and_the_interfaces_is_followed() {
     let mut xdp = cable.open(0, &small);
     let to = xdp.address().expect("it is open");
     assert_eq!((xdp.capabilities().max_frame, xdp.frame_limit(to)), (1014, 1014));
-    common::ip(&format!("-n {} link set {DEVICE} mtu 900", cable.names[0])).expect("an MTU that veth can have");
+    cable.0.ip(0, &format!("link set {DEVICE} mtu 900")).expect("an MTU that veth can have");
     assert_eq!(xdp.frame_limit(to), 914);
     drop(xdp);
     let error = cable.try_open(0, &small).expect_err("the interface has too small an MTU").to_string();

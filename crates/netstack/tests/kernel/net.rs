@@ -7,14 +7,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use insane_netstack::{Arrival, Binding, Config, Emit, Engine, Interface, Mac, Prefix, Received, Report, Route};
+use insane_tests_namespaces::Namespaces;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The engine's station and addresses; the kernel has `.1` and `::1`.
 pub const MAC: Mac = Mac([2, 0, 0, 0, 0x96, 2]);
@@ -27,62 +26,41 @@ pub const FAR: [&str; 2] = ["10.97.0.2", "fd97::2"];
 /// How long anything may take.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-pub fn run(program: &str, arguments: &str) -> Result<String, String> {
-    let output = Command::new(program).args(arguments.split(' ')).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("{program}: {e}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!("{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
 /// The namespaces; removed when dropped.
-pub struct Cable {
-    names: Vec<String>,
-}
+pub struct Cable(Namespaces);
 
 impl Cable {
     /// `None` where namespaces cannot be made; then it has said so.
     pub fn new(far: bool) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: network namespaces, which only root can make");
-            return None;
-        }
-        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let names: Vec<String> =
-            ["k", "e", "f"][..if far { 3 } else { 2 }].iter().map(|n| format!("ins{n}{id}")).collect();
-        let (k, e) = (&names[0], &names[1]);
-        let mut steps: Vec<String> = names.iter().map(|name| format!("netns add {name}")).collect();
-        steps.extend([
-            format!("link add veth0 netns {k} type veth peer name veth0 netns {e}"),
-            format!("-n {k} addr add 10.96.0.1/24 dev veth0"),
-            format!("-n {k} addr add fd96::1/64 dev veth0 nodad"),
-            format!("-n {k} link set lo up"),
-            format!("-n {k} link set veth0 up"),
-        ]);
-        if let Some(f) = names.get(2) {
-            steps.extend([
-                format!("link add veth1 netns {k} mtu 1400 type veth peer name veth0 netns {f} mtu 1400"),
-                format!("-n {k} addr add 10.97.0.1/24 dev veth1"),
-                format!("-n {k} addr add fd97::1/64 dev veth1 nodad"),
-                format!("-n {f} addr add 10.97.0.2/24 dev veth0"),
-                format!("-n {f} addr add fd97::2/64 dev veth0 nodad"),
-                format!("-n {k} link set veth1 up"),
-                format!("-n {f} link set veth0 up"),
-                // They say to take larger segments than their link, so that the engine sends some and has to learn.
-                format!("-n {f} route add default via 10.97.0.1 advmss 1460"),
-                format!("-n {f} route add default via fd97::1 advmss 1440"),
-            ]);
-        }
-        let cable = Self { names };
-        for step in &steps {
-            if let Err(error) = run("ip", step) {
-                println!("SKIPPED: network namespaces cannot be made here: {error}");
-                return None;
-            }
-        }
+        let near = |[k, e]: [&String; 2]| {
+            vec![
+                format!("link add veth0 netns {k} type veth peer name veth0 netns {e}"),
+                format!("-n {k} addr add 10.96.0.1/24 dev veth0"),
+                format!("-n {k} addr add fd96::1/64 dev veth0 nodad"),
+                format!("-n {k} link set lo up"),
+                format!("-n {k} link set veth0 up"),
+            ]
+        };
+        let cable = if far {
+            Self(Namespaces::new(["k", "e", "f"], |[k, e, f]| {
+                let mut steps = near([k, e]);
+                steps.extend([
+                    format!("link add veth1 netns {k} mtu 1400 type veth peer name veth0 netns {f} mtu 1400"),
+                    format!("-n {k} addr add 10.97.0.1/24 dev veth1"),
+                    format!("-n {k} addr add fd97::1/64 dev veth1 nodad"),
+                    format!("-n {f} addr add 10.97.0.2/24 dev veth0"),
+                    format!("-n {f} addr add fd97::2/64 dev veth0 nodad"),
+                    format!("-n {k} link set veth1 up"),
+                    format!("-n {f} link set veth0 up"),
+                    // They say to take larger segments than their link, so that the engine sends some and has to learn.
+                    format!("-n {f} route add default via 10.97.0.1 advmss 1460"),
+                    format!("-n {f} route add default via fd97::1 advmss 1440"),
+                ]);
+                steps
+            })?)
+        } else {
+            Self(Namespaces::new(["k", "e"], |[k, e]| near([k, e]))?)
+        };
         cable.inside(0, || {
             whole_checksums("veth0");
             for forwarding in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
@@ -96,18 +74,13 @@ impl Cable {
         cable.inside(1, || {
             std::fs::write("/proc/sys/net/ipv6/conf/veth0/disable_ipv6", "1").expect("it can be switched off");
         });
-        run("ip", &format!("-n {} link set veth0 up", cable.names[1])).expect("the cable's end goes up");
+        cable.0.ip(1, "link set veth0 up").expect("the cable's end goes up");
         Some(cable)
     }
 
     /// Runs something inside a namespace. What it opens stays there.
-    pub fn inside<T: Send + 'static>(&self, host: usize, what: impl FnOnce() -> T + Send + 'static) -> T {
-        let file = File::open(format!("/run/netns/{}", self.names[host])).expect("the namespace");
-        let thread = std::thread::spawn(move || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
-            what()
-        });
-        thread.join().expect("the thread ends")
+    pub fn inside<T: Send>(&self, host: usize, what: impl FnOnce() -> T + Send) -> T {
+        self.0.inside(host, what)
     }
 
     /// A UDP socket of the kernel's. Never blocks.
@@ -127,7 +100,7 @@ impl Cable {
 
     /// Starts a program in a namespace.
     pub fn start(&self, host: usize, program: &str) -> Child {
-        let arguments = format!("netns exec {} {program}", self.names[host]);
+        let arguments = format!("netns exec {} {program}", self.0.name(host));
         let mut command = Command::new("ip");
         command.args(arguments.split(' ')).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("ip starts")
@@ -135,15 +108,7 @@ impl Cable {
 
     /// What `ip` says in a namespace.
     pub fn ip(&self, host: usize, arguments: &str) -> String {
-        run("ip", &format!("-n {} {arguments}", self.names[host])).expect("ip answers")
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = run("ip", &format!("netns del {name}"));
-        }
+        self.0.ip(host, arguments).expect("ip answers")
     }
 }
 

@@ -11,6 +11,7 @@ mod framed;
 mod path;
 mod raw;
 
+use insane_tests_namespaces::Namespaces;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -55,38 +56,17 @@ impl Watch {
     }
 }
 
-fn ip(arguments: &str) -> bool {
-    Command::new("ip").args(arguments.split(' ')).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-/// Two namespaces with a veth between them; gone when dropped.
-struct Namespaces {
-    names: [String; 2],
-}
-
-impl Namespaces {
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let names = [format!("rates{id}a"), format!("rates{id}b")];
-        let this = Self { names };
-        let [a, b] = &this.names;
-        let made = ip(&format!("netns add {a}"))
-            && ip(&format!("netns add {b}"))
-            && ip(&format!("link add ra{id} netns {a} type veth peer name rb{id} netns {b}"))
-            && ip(&format!("-n {a} addr add 10.97.0.1/24 dev ra{id}"))
-            && ip(&format!("-n {b} addr add 10.97.0.2/24 dev rb{id}"))
-            && ip(&format!("-n {a} link set ra{id} up"))
-            && ip(&format!("-n {b} link set rb{id} up"));
-        made.then_some(this)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.names {
-            ip(&format!("netns del {name}"));
-        }
-    }
+/// Two namespaces with a veth between them.
+fn namespaces() -> Option<Namespaces> {
+    Namespaces::new(["ra", "rb"], |[a, b]| {
+        vec![
+            format!("link add veth0 netns {a} type veth peer name veth0 netns {b}"),
+            format!("-n {a} addr add 10.97.0.1/24 dev veth0"),
+            format!("-n {b} addr add 10.97.0.2/24 dev veth0"),
+            format!("-n {a} link set veth0 up"),
+            format!("-n {b} link set veth0 up"),
+        ]
+    })
 }
 
 /// This program again, in a namespace, as one end.
@@ -98,7 +78,7 @@ fn end(namespace: &str, core: &str, mode: &str, role: &str, size: usize) -> Comm
 }
 
 fn measure(namespaces: &Namespaces, mode: &str, size: usize) -> Option<f64> {
-    let [a, b] = &namespaces.names;
+    let (a, b) = (namespaces.name(0), namespaces.name(1));
     let receiver = end(b, "3", mode, "rx", size).stdout(Stdio::piped()).spawn().ok()?;
     std::thread::sleep(Duration::from_millis(300));
     let mut sender = end(a, "2", mode, "tx", size).stdout(Stdio::null()).spawn().ok()?;
@@ -131,10 +111,7 @@ fn main() {
         println!("{} {} {} {}", seen.messages, seen.bytes, seen.time.as_secs_f64(), seen.lost);
         return;
     }
-    let Some(namespaces) = Namespaces::new() else {
-        println!("SKIPPED: network namespaces take root and the `ip` program");
-        return;
-    };
+    let Some(namespaces) = namespaces() else { return };
     let sizes: Vec<usize> = arguments.iter().filter_map(|size| size.parse().ok()).collect();
     for size in if sizes.is_empty() { vec![64, 1024, 8192, 65_536] } else { sizes } {
         let raw = measure(&namespaces, "raw", size);

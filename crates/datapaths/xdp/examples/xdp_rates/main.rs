@@ -11,6 +11,7 @@
 mod datapath;
 mod raw;
 
+use insane_tests_namespaces::Namespaces;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,37 +114,19 @@ fn receive(mover: &mut dyn Mover) -> (u64, f64, u64) {
     (count, seconds, highest.saturating_sub(count))
 }
 
-fn ip(arguments: &str) -> bool {
-    Command::new("ip").args(arguments.split(' ')).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-/// Two namespaces with a veth between them; gone when dropped.
-struct Namespaces([String; 2]);
-
-impl Namespaces {
-    fn new(mtu: u32) -> Option<Self> {
-        let id = format!("{}m{mtu}", std::process::id());
-        let this = Self([format!("xrates{id}a"), format!("xrates{id}b")]);
-        let [a, b] = &this.0;
-        let mut made = ip(&format!("netns add {a}"))
-            && ip(&format!("netns add {b}"))
-            && ip(&format!("link add {DEVICE} netns {a} mtu {mtu} type veth peer name {DEVICE} netns {b} mtu {mtu}"));
-        for (name, mac) in this.0.iter().zip(MACS) {
+/// Two namespaces with a veth between them.
+fn namespaces(mtu: u32) -> Option<Namespaces> {
+    Namespaces::new(["ra", "rb"], |names| {
+        let [a, b] = names;
+        let mut steps =
+            vec![format!("link add {DEVICE} netns {a} mtu {mtu} type veth peer name {DEVICE} netns {b} mtu {mtu}")];
+        for (name, mac) in names.iter().zip(MACS) {
             let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-            made = made
-                && ip(&format!("-n {name} link set {DEVICE} address {mac} addrgenmode none"))
-                && ip(&format!("-n {name} link set {DEVICE} up"));
+            steps.push(format!("-n {name} link set {DEVICE} address {mac} addrgenmode none"));
+            steps.push(format!("-n {name} link set {DEVICE} up"));
         }
-        made.then_some(this)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            ip(&format!("netns del {name}"));
-        }
-    }
+        steps
+    })
 }
 
 /// The last two cores that this process may use.
@@ -159,7 +142,7 @@ fn run(namespaces: &Namespaces, what: [&str; 2], attach: &str, mode: &str, size:
     let me = std::env::current_exe().ok()?;
     let start = |end: usize| {
         Command::new("ip")
-            .args(["netns", "exec", &namespaces.0[end], "taskset", "-c", &cores()[end]])
+            .args(["netns", "exec", namespaces.name(end), "taskset", "-c", &cores()[end]])
             .arg(&me)
             .args(["end", what[end], attach, mode, &size.to_string()])
             .stdout(Stdio::piped())
@@ -212,10 +195,7 @@ fn main() {
     }
     let repetitions: usize = arguments.first().and_then(|n| n.parse().ok()).unwrap_or(3);
     for (size, mtu) in SIZES {
-        let Some(namespaces) = Namespaces::new(mtu) else {
-            println!("SKIPPED: network namespaces take root and the `ip` program");
-            return;
-        };
+        let Some(namespaces) = namespaces(mtu) else { return };
         for attach in ["native", "generic"] {
             let mut seen = [const { Vec::new() }; MODES.len()];
             for _ in 0..repetitions {

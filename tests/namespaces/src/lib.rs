@@ -1,0 +1,145 @@
+//! Network namespaces that a test or an example makes and that go with it, also when it fails: hosts on one machine.
+//!
+//! They take root and iproute2. Without them [`Namespaces::new`] says so in a line that begins with `SKIPPED`, which the test
+//! runner counts.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Namespaces of this process so far: their names are its own.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Runs a program with arguments that hold no spaces, and waits for it. Returns what it printed.
+///
+/// # Errors
+/// That it could not be started, or what it complained of.
+pub fn run(program: &str, arguments: &str) -> Result<String, String> {
+    let output = Command::new(program).args(arguments.split(' ')).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("{program}: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// [`run`] of `ip`.
+///
+/// # Errors
+/// As [`run`].
+pub fn ip(arguments: &str) -> Result<String, String> {
+    run("ip", arguments)
+}
+
+/// Moves this thread, and it alone, into a namespace. What it opens from now on is there.
+///
+/// # Panics
+/// When there is no such namespace, or it may not be entered.
+pub fn enter(name: &str) {
+    let file = File::open(format!("/run/netns/{name}")).expect("the namespace");
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+}
+
+/// Some namespaces; removed when dropped, with what is in them.
+#[derive(Debug)]
+pub struct Namespaces {
+    names: Vec<String>,
+}
+
+impl Namespaces {
+    /// Makes one namespace for each of `kinds`, a few letters that its name has in it, and runs `ip` with each line that `steps`
+    /// makes of their names. `None` where that cannot be done; then it has said so.
+    pub fn new<const N: usize>(kinds: [&str; N], steps: impl FnOnce(&[String; N]) -> Vec<String>) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: network namespaces, which only root can make");
+            return None;
+        }
+        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let names = kinds.map(|kind| format!("ins{kind}{id}"));
+        let steps = steps(&names);
+        let this = Self { names: names.to_vec() };
+        let add = this.names.iter().map(|name| format!("netns add {name}"));
+        for step in add.chain(steps) {
+            if let Err(error) = ip(&step) {
+                println!("SKIPPED: network namespaces cannot be made here: {error}");
+                return None;
+            }
+        }
+        Some(this)
+    }
+
+    /// A namespace's name, for `ip -n` and `ip netns exec`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn name(&self, at: usize) -> &str {
+        &self.names[at]
+    }
+
+    /// Does something inside a namespace, in a thread of its own, and waits for it. A socket stays in the namespace in which it
+    /// was made.
+    ///
+    /// # Panics
+    /// As `act`, or when the namespace cannot be entered.
+    pub fn inside<R: Send>(&self, at: usize, act: impl FnOnce() -> R + Send) -> R {
+        let name = self.name(at);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                enter(name);
+                act()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs `ip` in a namespace. Returns what it printed.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn ip(&self, at: usize, arguments: &str) -> Result<String, String> {
+        ip(&format!("-n {} {arguments}", self.name(at)))
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // One that was not made before something failed is not there.
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_go_with_their_owner_and_after_a_failure() {
+        let Some(two) = Namespaces::new(["ta", "tb"], |[a, b]| {
+            vec![format!("link add veth0 netns {a} type veth peer name veth0 netns {b}")]
+        }) else {
+            return;
+        };
+        let names = [two.name(0).to_owned(), two.name(1).to_owned()];
+        assert!(two.ip(1, "link show veth0").unwrap().contains("veth0"));
+        let seen = two.inside(0, || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        assert!(
+            seen.contains("veth0") && !std::fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("veth0")
+        );
+        drop(two);
+        // The second step cannot be done: what the first made is gone too.
+        let mut half = String::new();
+        let failed = Namespaces::new(["tc"], |[c]| {
+            half.clone_from(c);
+            vec![format!("-n {c} link set lo up"), format!("-n {c} link set nothing up")]
+        });
+        assert!(failed.is_none());
+        let left = ip("netns list").unwrap();
+        assert!(names.iter().chain([&half]).all(|name| !left.contains(name.as_str())), "{left}");
+    }
+}
