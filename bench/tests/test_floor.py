@@ -30,6 +30,9 @@ LONG_S = 6.0
 NOISE = stats.FLOOR_TOLERANCE
 #: How much more than the floor's one-way rate code of another length may find.
 LONGER_CODE = 2.5
+#: How much longer than the floor's round trip that of the twin may be: another compiler's loops over the payload. Where both ends
+#: share one core's pipeline that is 1.24 at 1 KB. A floor that is the lower of the two is the stricter one.
+OTHER_COMPILER = 1.35
 
 
 class FloorAgrees(unittest.TestCase):
@@ -103,14 +106,18 @@ class FloorAgrees(unittest.TestCase):
             self.skipTest(f"the machine did not hold still: floors from {min(floors):.0f} to {max(floors):.0f}")
         self.fail(f"the other differs from the floor in every attempt: {seen}")
 
+    def longest(self) -> float:
+        """How long the other's round trip may be, in the floor's."""
+        return 1 + NOISE if self.reference is not None else OTHER_COMPILER
+
     def test_round_trips_of_64_bytes(self) -> None:
-        self.compare("rtt", 64)
+        self.compare("rtt", 64, self.longest())
 
     def test_round_trips_of_1_kb(self) -> None:
-        self.compare("rtt", 1024)
+        self.compare("rtt", 1024, self.longest())
 
     def test_round_trips_of_8_kb(self) -> None:
-        self.compare("rtt", 8192)
+        self.compare("rtt", 8192, self.longest())
 
     def test_one_way(self) -> None:
         for payload in (64, 1024) if self.reference is not None else (1024,):

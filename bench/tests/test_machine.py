@@ -63,6 +63,8 @@ class CellChoice(unittest.TestCase):
         modes = [{"experiment": "rtt", "waiting": "spin"}, {"experiment": "fanout", "waiting": "spin"}]
         made, _ = cells.cells_of(system(modes), cells.FULL, None, self.four, False)
         self.assertEqual([c.payload for c in made if c.experiment == "rtt"], [64, 1024, 8192])
+        self.assertEqual([c.sinks for c in made if c.experiment == "fanout"], [1, 8])
+        made, _ = cells.cells_of(system(modes, "iceoryx2"), cells.FULL, None, self.four, False)
         self.assertEqual([c.sinks for c in made if c.experiment == "fanout"], [1, 2, 4, 6, 8])
 
     def test_a_helper_that_needs_a_third_core_is_left_out_aloud(self) -> None:
