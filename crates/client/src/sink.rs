@@ -29,6 +29,8 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 64;
 const TURNS: u32 = 8;
 
+/// How long an adaptive sink spins between two offers of its core to others.
+const TURN: Duration = Duration::from_micros(4);
 /// Yields in vain before a sleeping sink leaves it.
 const GIVE_WAY: u32 = 4;
 /// A yield that takes longer let somebody else run.
@@ -371,19 +373,21 @@ impl Sink {
         let start = Instant::now();
         let mut left = timeout;
         let mut spun = start;
+        let mut gave_way = start;
         loop {
             if left == Some(Duration::ZERO) {
                 return Err(Code::Timeout.into());
             }
             let spins = match self.wait {
                 Wait::Spin => true,
-                Wait::Adaptive => spun.elapsed() < SPIN,
+                Wait::Adaptive => spun.elapsed() < SPIN && !others_want_it(&mut gave_way),
                 Wait::Sleep => false,
             };
             if !spins {
                 self.sleep(left);
                 if self.wait == Wait::Adaptive {
                     spun = Instant::now();
+                    gave_way = spun;
                 }
             }
             let found = if self.wait == Wait::Sleep { self.locked(&mut *take)? } else { self.look(take)? };
@@ -530,6 +534,18 @@ impl Callback {
     pub fn sink(&self) -> &Sink {
         &self.sink
     }
+}
+
+/// Whether somebody else had a use for this core, which is offered every [`TURN`]: then a spinning thread keeps from running the
+/// one that it waits for, or another's.
+fn others_want_it(offered: &mut Instant) -> bool {
+    if offered.elapsed() < TURN {
+        return false;
+    }
+    let before = Instant::now();
+    rustix::thread::sched_yield();
+    *offered = Instant::now();
+    *offered - before > NOBODY
 }
 
 impl Drop for Callback {

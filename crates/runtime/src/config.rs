@@ -40,7 +40,8 @@ pub struct Network {
     pub peers: Vec<SocketAddr>,
     /// What goes first when not everything can go at once.
     pub scheduler: Scheduler,
-    /// How long the network thread looks again and again before it sleeps, in microseconds.
+    /// How long the network thread looks again and again before it sleeps, in microseconds. Below 1000 it lets others have its
+    /// core between two looks.
     pub spin_us: u64,
     /// A peer is lost when nothing has come from it for so long, in milliseconds.
     pub silence_ms: u64,

@@ -42,6 +42,9 @@ const CHORES: Duration = Duration::from_millis(1);
 /// How long it sleeps at most while local sinks have messages that they have not counted.
 const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 
+/// Who has the thread spin so long at least has given it a core of its own; below, it offers the core to others with each look.
+const OWN_CORE: Duration = Duration::from_millis(1);
+
 /// How often the report is written.
 const REPORT: Duration = Duration::from_millis(100);
 
@@ -169,6 +172,7 @@ impl Hub {
     pub(crate) fn run(mut self) {
         tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
         let spin = Duration::from_micros(self.settings.spin_us);
+        let polite = spin < OWN_CORE;
         let mut busy_at = Duration::ZERO;
         while !self.stopping {
             let now = self.now();
@@ -177,6 +181,9 @@ impl Hub {
                 self.awaiting = AWAITING.0;
             } else if now.saturating_sub(busy_at) >= spin {
                 self.sleep(now);
+            } else if polite {
+                // Whom it waits for may be waiting for this core.
+                rustix::thread::sched_yield();
             } else {
                 std::hint::spin_loop();
             }
