@@ -21,7 +21,6 @@ impl Rx {
             return None;
         }
         let seen = me.interrupt.load(Ordering::Acquire);
-        let interrupt = WaitWord::interrupt(&me.interrupt, seen);
         let mut sleep = Sleep { words: SmallVec::new(), links: SmallVec::new(), number: self.next_sleep };
         self.next_sleep += 1;
         for (at, link) in self.links.iter_mut().enumerate() {
@@ -34,8 +33,10 @@ impl Rx {
             sleep.links.push((at, link.generation));
         }
         // Sleeping on one word is half the work for the kernel; then it is the link's, see `rouse`.
-        if sleep.words.len() != 1 {
-            sleep.words.push(interrupt);
+        if sleep.words.len() != 1
+            && let Some(Some(me)) = self.sinks.get(sink)
+        {
+            sleep.words.push(WaitWord::interrupt(&me.interrupt, seen));
         }
         if self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready()) {
             self.awake(&sleep);
