@@ -2,11 +2,11 @@
 
 use crate::error::Result;
 use crate::message::{Origin, RawMessage, Taken};
-use crate::rx::Rx;
+use crate::rx::{AHEAD, Rx};
 use insane_shm::counters::Count;
 use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, Fate};
 use insane_shm::pack::PackReader;
-use insane_shm::segment::copy_into;
+use insane_shm::segment::{copy_into, prefetch};
 use insane_shm::steps::{Step, reach};
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
@@ -24,8 +24,23 @@ pub(crate) struct Batch {
     /// A pack's bytes: written by [`Rx::take_pack`], as many as its descriptor says.
     room: MaybeUninit<[u64; ROOM / 8]>,
     pack: Option<Whole>,
+    /// Messages in slots of one source, to be given back after use, and what they have in common.
+    slots: SmallVec<[Lent; SINGLES]>,
+    common: Origin,
     /// Messages that came otherwise, to be released after use.
-    pub(crate) singles: SmallVec<[RawMessage; SINGLES]>,
+    singles: SmallVec<[RawMessage; SINGLES]>,
+}
+
+/// A message in a slot. It was counted as delivered.
+#[derive(Debug, Clone, Copy)]
+struct Lent {
+    base: NonNull<u8>,
+    sequence: u64,
+    timestamp_ns: u64,
+    length: u32,
+    slot: u32,
+    segment: u16,
+    priority: u8,
 }
 
 /// A pack of which this process has a copy. It was counted as delivered, and the slot was given back.
@@ -40,7 +55,14 @@ struct Whole {
 
 impl Batch {
     pub(crate) fn new() -> Self {
-        Self { room: MaybeUninit::uninit(), pack: None, singles: SmallVec::new() }
+        let (slots, singles) = (SmallVec::new(), SmallVec::new());
+        Self { room: MaybeUninit::uninit(), pack: None, slots, common: Origin::default(), singles }
+    }
+
+    /// Whether something of it is to be given back.
+    #[inline(always)]
+    pub(crate) fn is_lent(&self) -> bool {
+        !(self.slots.is_empty() && self.singles.is_empty())
     }
 
     /// The beginning of the copy.
@@ -48,18 +70,40 @@ impl Batch {
         NonNull::new(self.room.as_mut_ptr().cast()).unwrap_or(NonNull::dangling())
     }
 
-    /// Calls `f` with every message, in order. Returns how many there were. Messages outside packs are still to be released.
+    /// Calls `f` with every message, in order. Returns how many there were. Messages outside packs are still to be given back,
+    /// by [`Rx::give_back`].
     #[inline(always)]
     pub(crate) fn each(&mut self, f: &mut impl FnMut(&RawMessage)) -> usize {
-        let mut count = self.singles.len();
+        let mut count = self.singles.len() + self.slots.len();
         if let Some(pack) = self.pack.take() {
             count += usize::from(pack.count);
             self.each_of_pack(&pack, f);
+        }
+        if !self.slots.is_empty() {
+            self.each_in_a_slot(f);
         }
         for message in &self.singles {
             f(message);
         }
         count
+    }
+
+    #[inline(always)]
+    fn each_in_a_slot(&self, f: &mut impl FnMut(&RawMessage)) {
+        let mut taken = Taken::default();
+        let place = NonNull::from(&mut taken);
+        for lent in &self.slots {
+            let Lent { base, sequence, timestamp_ns, length, slot, segment, priority } = *lent;
+            {
+                // SAFETY: `taken` lives until the end of this call, and no message has it at the moment.
+                let taken = unsafe { &mut *place.as_ptr() };
+                taken.lies_at(base);
+                taken.sequence = sequence;
+                taken.length = length;
+                taken.comes_from(Origin { timestamp_ns, slot, segment, priority, ..self.common });
+            }
+            f(&RawMessage(place));
+        }
     }
 
     #[inline(always)]
@@ -97,10 +141,78 @@ impl Rx {
     /// [`crate::Code::Closed`].
     #[inline(always)]
     pub(crate) fn take_batch(&mut self, sink: usize, most: usize, batch: &mut Batch) -> Result<bool> {
-        if self.take_pack(sink, most, batch) {
+        if self.take_pack(sink, most, batch) || self.take_slots(sink, most, batch) {
             return Ok(true);
         }
         self.take_singles(sink, most, batch)
+    }
+
+    /// Takes messages in slots from the link whose turn it is, as long as they are of the source that the last one came from
+    /// and for this sink alone. Whether there were any; of others [`Self::take`] knows.
+    #[inline(never)]
+    fn take_slots(&mut self, sink: usize, most: usize, batch: &mut Batch) -> bool {
+        let at = self.following();
+        let Some(Some(me)) = self.sinks.get(sink) else { return false };
+        let Some(Some(link)) = self.links.get_mut(at) else { return false };
+        let usual = me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none();
+        let Some((source, _, epoch, cell)) = link.recent.as_ref().filter(|(_, index, ..)| usual && *index == sink)
+        else {
+            return false;
+        };
+        let mut bytes = 0;
+        while batch.slots.len() < most.min(SINGLES) {
+            let Some(found) = link.consumer.poll_slot(*source) else { break };
+            // Of a source all messages are of one channel, if it is honest.
+            let segment = link.segments.get(usize::from(found.segment)).and_then(Option::as_ref);
+            let there = segment.and_then(|s| s.locate(found.slot, found.offset, found.length));
+            let (base, length) = there.map_or((NonNull::dangling(), 0), |base| (base, found.length));
+            prefetch(base, (length as usize).min(AHEAD));
+            if batch.slots.is_empty() {
+                batch.common = Origin {
+                    channel: found.channel,
+                    epoch: *epoch,
+                    source: *source,
+                    link: at as u32,
+                    generation: link.generation(),
+                    trusted: link.trusted,
+                    ..Origin::default()
+                };
+            }
+            let (sequence, timestamp_ns, priority) = (found.sequence, found.timestamp_ns, found.priority);
+            let (segment, slot) = (found.segment, found.slot);
+            batch.slots.push(Lent { base, sequence, timestamp_ns, length, slot, segment, priority });
+            bytes += u64::from(length);
+            reach(Step::Hold);
+        }
+        let count = batch.slots.len();
+        if count == 0 {
+            return false;
+        }
+        cell.add(Count::Delivered, count as u64);
+        cell.add(Count::Bytes, bytes);
+        link.out += count as u64;
+        self.next = at;
+        true
+    }
+
+    /// Gives back what a batch was lent.
+    pub(crate) fn give_back(&mut self, batch: &mut Batch) {
+        for message in batch.singles.drain(..) {
+            self.release_now(message);
+        }
+        let at = batch.common.link as usize;
+        let Some(Some(link)) = self.links.get_mut(at).filter(|_| !batch.slots.is_empty()) else { return };
+        if link.generation() == batch.common.generation {
+            link.out -= batch.slots.len() as u64;
+            for lent in &batch.slots {
+                link.consumer.release_slot(lent.segment, lent.slot, lent.sequence as u32);
+            }
+            link.gave_back();
+            if link.is_over() {
+                self.sweep(at);
+            }
+        }
+        batch.slots.clear();
     }
 
     #[inline(never)]

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 /// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
-const AHEAD: usize = 1024;
+pub(crate) const AHEAD: usize = 1024;
 
 mod sleep;
 
@@ -261,6 +261,12 @@ impl RxLink {
     #[inline]
     pub(crate) fn release(&mut self, descriptor: &Descriptor, fate: Fate) {
         self.consumer.release(descriptor, fate);
+        self.gave_back();
+    }
+
+    /// Something was given back: a producer that sleeps for room is woken.
+    #[inline]
+    pub(crate) fn gave_back(&mut self) {
         if self.reliable {
             self.consumer.settle();
             self.consumer.wake();
@@ -598,12 +604,10 @@ impl Rx {
         mine.map_or(Polled::Others, Polled::Mine)
     }
 
-    /// Gives messages back, in order; see [`Self::release`].
-    #[inline(never)]
-    pub(crate) fn release_all(&mut self, messages: impl Iterator<Item = RawMessage>) {
-        for message in messages {
-            self.release_as(message, Fate::AsCounted);
-        }
+    /// Gives one message of many back.
+    #[inline]
+    pub(crate) fn release_now(&mut self, message: RawMessage) {
+        self.release_as(message, Fate::AsCounted);
     }
 
     /// Gives a message back. Safe after its link or its sink is gone.

@@ -281,8 +281,8 @@ impl Sink {
             #[inline]
             fn drop(&mut self) {
                 // A forked child does not have the memory to give back to.
-                if !self.1.singles.is_empty() && self.0.forks == fork::count() {
-                    self.0.stream.rx.lock().release_all(self.1.singles.drain(..));
+                if self.1.is_lent() && self.0.forks == fork::count() {
+                    self.0.stream.rx.lock().give_back(self.1);
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! Runs on the heap, so under Miri too.
 #![cfg(not(loom))]
 
-use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_INLINE, Fate, Producer, Returned};
+use insane_shm::link::{Broken, Consumer, Delivery, Descriptor, FLAG_INLINE, FLAG_TIMESTAMP, Fate, Producer, Returned};
 use insane_shm::memory::{Backing, Heap};
 use insane_shm::ring::Block;
 use proptest::prelude::*;
@@ -65,6 +65,7 @@ enum Op {
     Unusual,
     Poll,
     PollSmall,
+    PollSlot,
     Release(usize),
     Reclaim,
     Settle,
@@ -84,6 +85,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Unusual),
         4 => Just(Op::Poll),
         4 => Just(Op::PollSmall),
+        4 => Just(Op::PollSlot),
         6 => (0..32usize).prop_map(Op::Release),
         3 => Just(Op::Reclaim),
         1 => Just(Op::Settle),
@@ -167,6 +169,21 @@ fn run(ops: &[Op]) {
                     None => assert!(!usual, "a small message was passed over"),
                 }
             }
+            Op::PollSlot => {
+                let usual = o.sent.front().is_some_and(|(_, slot, _)| slot.is_some());
+                match l.consumer.poll_slot(0) {
+                    Some(found) => {
+                        assert!(usual, "inside its descriptor");
+                        let (sequence, slot, _) = o.sent.pop_front().expect("it was sent");
+                        assert_eq!((found.sequence, found.length, found.offset), (sequence, 100, 0));
+                        assert_eq!(Some((found.segment, found.slot)), slot);
+                        let (segment, slot) = (found.segment, found.slot);
+                        let descriptor = Descriptor { sequence, slot, segment, length: 100, ..Descriptor::default() };
+                        o.taken.push(Delivery { descriptor, inline: [0; 8], position: 0 });
+                    }
+                    None => assert!(!usual, "a message in a slot was passed over"),
+                }
+            }
             Op::Poll => match (l.consumer.poll().unwrap(), o.sent.pop_front()) {
                 (Some(d), Some((sequence, slot, _))) => {
                     assert_eq!(d.descriptor.sequence, sequence);
@@ -181,8 +198,11 @@ fn run(ops: &[Op]) {
             },
             Op::Release(at) if !o.taken.is_empty() => {
                 let d = o.taken.remove(at % o.taken.len());
+                let place = &d.descriptor;
                 if d.is_inline() && at % 2 == 0 {
                     l.consumer.release_small();
+                } else if at % 2 == 0 {
+                    l.consumer.release_slot(place.segment, place.slot, place.sequence as u32);
                 } else {
                     l.consumer.release(&d.descriptor, Fate::AsCounted);
                 }
@@ -279,13 +299,15 @@ proptest! {
     fn no_bytes_of_a_producer_make_a_consumer_read_elsewhere(
         words in prop::collection::vec(any::<u64>(), 16),
         length in prop_oneof![any::<u32>(), 0..80u32],
-        small in any::<bool>(),
+        small in 0..3u8,
     ) {
         let mut l = link();
         let mut words = words;
-        if small {
-            words[6] = u64::from(FLAG_INLINE) << 48 | (words[6] & 7);
+        if small > 0 {
+            let flags = if small == 1 { FLAG_INLINE } else { FLAG_TIMESTAMP };
+            words[6] = u64::from(flags) << 48 | (words[6] & 7) | (words[6] & 1) << 32;
             words[3] &= 1;
+            words[5] &= 0x0000_007f_0000_000f;
         }
         for (i, word) in words.iter().enumerate().skip(1) {
             scribble(&l.delivery, 48 + i, *word);
@@ -297,6 +319,12 @@ proptest! {
             return Ok(());
         }
         assert!(!usual);
+        if let Some(found) = l.consumer.poll_slot(7) {
+            let end = u64::from(found.offset) + u64::from(found.length);
+            assert!(found.segment < 2 && found.slot < SLOTS && end <= 256);
+            assert!(words[6] as u32 == 7 && words[3] == 0 && (words[6] >> 48) & !u64::from(FLAG_TIMESTAMP) == 0);
+            return Ok(());
+        }
         match l.consumer.poll() {
             Ok(Some(d)) if d.is_inline() => assert!(d.inline_bytes().len() <= 64),
             Ok(Some(d)) => {

@@ -2,7 +2,7 @@
 
 use super::descriptor::{RETURN_CREDIT, RETURN_SLOT};
 use super::{Broken, DELIVERY_WORDS, DESCRIPTOR_WORDS, DeliveryBlock, Descriptor, Fate, INLINE_BYTES, ReturnBlock};
-use super::{FLAG_INLINE, FLAG_PACKED};
+use super::{FLAG_INLINE, FLAG_PACKED, FLAG_TIMESTAMP};
 use crate::steps::{Step, reach};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Announced, SleepKinds, Sleeper, WaitWord, WakeNeed, Waker};
@@ -95,6 +95,27 @@ impl Small<'_> {
             *to = word.load(Ordering::Relaxed);
         }
     }
+}
+
+/// A message that [`Consumer::poll_slot`] took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InSlot {
+    /// The channel.
+    pub channel: u64,
+    /// The number at the source.
+    pub sequence: u64,
+    /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC; 0 if its source does not say.
+    pub timestamp_ns: u64,
+    /// The segment on this link.
+    pub segment: u16,
+    /// The slot.
+    pub slot: u32,
+    /// Where the payload begins in the slot, in bytes.
+    pub offset: u32,
+    /// The payload's bytes.
+    pub length: u32,
+    /// The priority.
+    pub priority: u8,
 }
 
 /// The consuming end.
@@ -243,6 +264,40 @@ impl Consumer {
         Some(Small { words, length })
     }
 
+    /// Takes the next message if it is as most larger ones are: from `source`, alone in a slot that is there, without a deadline.
+    /// `None`: nothing is there, or something else, for which there is [`Self::poll_descriptor`]. Never blocks.
+    #[inline(always)]
+    pub fn poll_slot(&mut self, source: u32) -> Option<InSlot> {
+        let words = self.peer.words(self.head);
+        let length = DeliveryBlock::read_in(words, self.head)?;
+        // Relaxed, and each word once: as in `poll_descriptor`.
+        let word = |i: usize| words[i].load(Ordering::Relaxed);
+        let (place, origin) = (word(5), word(6));
+        let flags = (origin >> 48) as u16;
+        let usual = origin as u32 == source && flags & !FLAG_TIMESTAMP == 0 && word(3) == 0;
+        if !usual || self.owed > self.own.mask() {
+            return None;
+        }
+        let (slot, offset, segment) = (place as u32, (place >> 32) as u32, (origin >> 32) as u16);
+        let found = InSlot {
+            channel: word(1),
+            sequence: word(2),
+            timestamp_ns: word(4),
+            segment,
+            slot,
+            offset,
+            length,
+            priority: word(7) as u8,
+        };
+        if !self.goes_out(segment, slot, offset, length) {
+            return None;
+        }
+        reach(Step::Pop);
+        self.head += 1;
+        self.owed += 1;
+        Some(found)
+    }
+
     /// Takes the next descriptor and its position, if one is there. A payload inside it is still in the entry: take it with
     /// [`Self::copy_inline`] before anything is released. Never blocks.
     ///
@@ -279,8 +334,8 @@ impl Consumer {
         self.owed += 1;
         let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED) {
             FLAG_INLINE => length as usize <= INLINE_BYTES,
-            0 => self.goes_out(&descriptor),
-            FLAG_PACKED => sound_pack(&descriptor) && self.goes_out(&descriptor),
+            0 => self.names_out(&descriptor),
+            FLAG_PACKED => sound_pack(&descriptor) && self.names_out(&descriptor),
             _ => false,
         };
         if sound { Ok(Some((descriptor, at))) } else { Err(Broken::of(&descriptor)) }
@@ -301,9 +356,15 @@ impl Consumer {
 
     /// Checks that what a descriptor names is mapped, and counts it as out.
     #[inline(always)]
-    fn goes_out(&mut self, d: &Descriptor) -> bool {
-        let Some(Some(g)) = self.segments.get_mut(usize::from(d.segment)) else { return false };
-        let there = d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride;
+    fn names_out(&mut self, d: &Descriptor) -> bool {
+        self.goes_out(d.segment, d.slot, d.offset, d.length)
+    }
+
+    /// As [`Self::names_out`], by its parts.
+    #[inline(always)]
+    fn goes_out(&mut self, segment: u16, slot: u32, offset: u32, length: u32) -> bool {
+        let Some(Some(g)) = self.segments.get_mut(usize::from(segment)) else { return false };
+        let there = slot < g.slots && u64::from(offset) + u64::from(length) <= g.stride;
         g.out += u32::from(there);
         there
     }
@@ -318,18 +379,29 @@ impl Consumer {
         }
     }
 
+    /// Gives back a slot of which nothing else is to be said. Never fails (INV-LINK-1).
+    #[inline(always)]
+    pub fn release_slot(&mut self, segment: u16, slot: u32, sequence: u32) {
+        self.release_place(segment, slot, sequence, Fate::AsCounted);
+    }
+
+    #[inline(always)]
+    fn release_place(&mut self, segment: u16, slot: u32, sequence: u32, fate: Fate) {
+        if let Some(Some(there)) = self.segments.get_mut(usize::from(segment)) {
+            there.out = there.out.saturating_sub(1);
+        }
+        let word = u64::from(slot) | u64::from(segment) << 32 | RETURN_SLOT << 48 | (fate as u64) << 56;
+        self.put(sequence, word);
+        self.owed = self.owed.saturating_sub(1);
+    }
+
     /// Gives a message back, or a pack once all of its messages are done with: then a `fate` says that of the message with the
     /// descriptor's number and all after it. Never fails (INV-LINK-1).
     #[inline]
     pub fn release(&mut self, d: &Descriptor, fate: Fate) {
         let ordinary = fate == Fate::AsCounted;
         if d.flags & FLAG_INLINE == 0 {
-            if let Some(Some(segment)) = self.segments.get_mut(usize::from(d.segment)) {
-                segment.out = segment.out.saturating_sub(1);
-            }
-            let word = u64::from(d.slot) | u64::from(d.segment) << 32 | RETURN_SLOT << 48 | (fate as u64) << 56;
-            self.put(d.sequence as u32, word);
-            self.owed = self.owed.saturating_sub(1);
+            self.release_place(d.segment, d.slot, d.sequence as u32, fate);
         } else if ordinary {
             self.release_small();
         } else {
