@@ -24,10 +24,11 @@ const EVERY_MS: u64 = 50;
 const START: f64 = 3.0;
 
 /// What is run: a name, the congestion control at both ends, the downlink's pipeline, and the paper's delay.
-const CELLS: [(&str, &str, Option<&str>, &str); 3] = [
-    ("no pipeline, BBRv1", "bbr", None, "hundreds of ms"),
-    ("no pipeline, cubic", "cubic", None, ""),
-    ("FQ-CoDel + 5G-BDP in the downlink, BBRv1", "bbr", Some("fq-codel"), ""),
+const CELLS: [(&str, &str, Option<&str>, &str); 4] = [
+    ("BBRv1", "bbr", None, "hundreds of ms"),
+    ("BBRv1, FQ-CoDel + 5G-BDP down", "bbr", Some("fq-codel"), ""),
+    ("cubic", "cubic", None, ""),
+    ("cubic, FQ-CoDel + 5G-BDP down", "cubic", Some("fq-codel"), ""),
 ];
 
 struct Run {

@@ -2,7 +2,7 @@
 //! run is counted.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use insane_traffic::{Dequeued, Pipeline, PipelineSpec, RlcStatus, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ pub struct Part {
     pub seconds: f64,
     /// Nanoseconds of processor time.
     pub cpu_ns: u64,
+    /// Those of them that were not in the kernel. Coarse: the kernel tells by its ticks.
+    pub user_ns: u64,
     /// Packets that came to the bearer in the downlink.
     pub packets: u64,
     /// Bytes of the process in memory, mean and at most.
@@ -61,7 +63,7 @@ pub struct Alone {
     pub filled: f64,
     /// How many packets these are, and their bytes.
     pub packets: [u64; 2],
-    /// Nanoseconds for a packet to go in and another to come out, the median of many batches.
+    /// Nanoseconds of processor time for a packet to go in and another to come out, the median of many batches.
     pub packet_ns: f64,
 }
 
@@ -89,11 +91,13 @@ fn thread(name: &str) -> Result<std::path::PathBuf, HostError> {
     folders.find(|folder| is(folder)).ok_or_else(|| HostError::new(name, "there is no such thread"))
 }
 
-/// Nanoseconds that a thread was on a processor.
-fn cpu(folder: &Path) -> Result<u64, HostError> {
-    let path = folder.join("schedstat");
-    let text = std::fs::read_to_string(&path).map_err(failed("schedstat"))?;
-    parse_schedstat(&text).ok_or_else(|| HostError::new(path.display(), "it does not begin with a number"))
+/// Nanoseconds that a thread was on a processor, and those of them that were not in the kernel.
+fn cpu(folder: &Path) -> Result<[u64; 2], HostError> {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(failed(name));
+    let all = parse_schedstat(&read("schedstat")?);
+    let user = parse_stat(&read("stat")?, rustix::param::clock_ticks_per_second());
+    let both = all.zip(user).map(|(all, user)| [all, user]);
+    both.ok_or_else(|| HostError::new(folder.display(), "its times cannot be read"))
 }
 
 /// `time_on_cpu time_waiting timeslices`
@@ -101,19 +105,26 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
+/// `42 (name) S ...`: the fourteenth field is the time outside of the kernel, in ticks. A name may have spaces and brackets.
+fn parse_stat(text: &str, ticks_per_second: u64) -> Option<u64> {
+    let ticks: u64 = text.rsplit_once(')')?.1.split_whitespace().nth(11)?.parse().ok()?;
+    Some(ticks * 1_000_000_000 / ticks_per_second)
+}
+
 /// Watches a part of a run, from one instant of the lab's clock to another.
 fn watch(bench: &Bench, folder: &Path, [from, to]: [f64; 2]) -> Result<Part, HostError> {
     bench.until(from);
     let came = || Ok::<_, HostError>(bench.look()?.1.pipeline.packets_in);
-    let (packets, began, cpu_before) = (came()?, bench.now(), cpu(folder)?);
+    let (packets, began, before) = (came()?, bench.now(), cpu(folder)?);
     let mut held = Vec::new();
     while bench.now() < to {
         held.push(memory()? as f64);
         std::thread::sleep(Duration::from_millis(100));
     }
-    let (cpu_ns, seconds) = (cpu(folder)? - cpu_before, bench.now() - began);
+    let (after, seconds) = (cpu(folder)?, bench.now() - began);
+    let [cpu_ns, user_ns] = [0, 1].map(|n| after[n].saturating_sub(before[n]));
     let most = held.iter().copied().fold(0.0, f64::max);
-    Ok(Part { seconds, cpu_ns, packets: came()? - packets, memory: [mean(&held), most] })
+    Ok(Part { seconds, cpu_ns, user_ns, packets: came()? - packets, memory: [mean(&held), most] })
 }
 
 /// Runs a lab: a ping, and from `begin` to `end` four greedy flows beside it. Blocks for that. The lab's state is looked at
@@ -180,6 +191,12 @@ pub fn alone(spec: &PipelineSpec, flows: u32) -> Result<Alone, HostError> {
     Ok(alone)
 }
 
+/// Nanoseconds that this thread was on a processor: what else the machine does is not the pipeline's.
+fn own_cpu() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
 /// Moves packets in a circle, half of them inside at any time; nanoseconds for one in and one out. The pipeline is empty
 /// again afterwards.
 fn circle(
@@ -194,7 +211,7 @@ fn circle(
     }
     let mut batches = Vec::with_capacity(BATCHES);
     for batch in 0..BATCHES {
-        let began = Instant::now();
+        let began = own_cpu();
         for turn in 0..BATCH {
             // Ten million packets a second: sojourn times stay below CoDel's target.
             now += Span::from_nanos(100);
@@ -209,7 +226,7 @@ fn circle(
             }
         }
         if batch >= BATCHES / 10 {
-            batches.push(began.elapsed().as_nanos() as f64 / f64::from(BATCH));
+            batches.push((own_cpu() - began) as f64 / f64::from(BATCH));
         }
     }
     while let Dequeued::Packet(packet, _) = pipeline.dequeue(now, &mut ()) {
@@ -257,6 +274,9 @@ mod tests {
         assert_eq!(parse_memory("VmSize: 3 kB"), None);
         assert_eq!(parse_schedstat("5006000 12 3\n"), Some(5_006_000));
         assert_eq!(parse_schedstat(""), None);
+        let stat = "42 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0";
+        assert_eq!(parse_stat(stat, 100), Some(1_500_000_000));
+        assert_eq!(parse_stat("42 (name) S 1 2", 100), None);
         assert!(memory().unwrap() > 100_000);
     }
 

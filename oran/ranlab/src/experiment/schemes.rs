@@ -56,7 +56,7 @@ pub(super) const BBR: Control = Control {
     paper: ["44.60 Mbit/s with BBRv2", "30 ms with BBRv2", "83 % with BBRv2"],
 };
 pub(super) const SCALABLE: Control = Control {
-    name: "DCTCP-like (BPF) + marks at 5 ms + 5G-BDP",
+    name: "DCTCP-like by BPF, marks + 5G-BDP",
     congestion: scalable::NAME,
     pipe: Pipe::Marks,
     paper: ["39.58 Mbit/s with Prague", "20 ms with Prague", "78 % with Prague"],
@@ -79,7 +79,7 @@ const MARKS: &str = r#"[{"op":"modify-queue","id":0,
 
 /// All runs.
 #[derive(Debug)]
-pub struct All {
+pub(super) struct All {
     pub(super) step: f64,
     /// The runs over the paper's path, and over others.
     pub(super) paths: Vec<Path>,
