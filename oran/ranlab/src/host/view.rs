@@ -154,9 +154,11 @@ mod tests {
 
     #[test]
     fn marks_of_all_queues_and_reasons_are_counted() {
-        let mut pipeline = PipelineStats::default();
+        let cell = Cell::new(&Config::default()).unwrap();
+        let mut pipeline = cell.stats().ues[0].bearers[0].pipeline.clone();
+        assert_eq!(marks(&pipeline), 0);
         for name in ["ecn_mark", "ce_mark", "drops"] {
-            let mut queue = insane_traffic::stats::QueueStats::default();
+            let mut queue = pipeline.queues[0].clone();
             queue.xstats.count(name, 3);
             pipeline.queues.push(queue);
         }
