@@ -38,8 +38,8 @@ ranlab: ## the RAN lab's experiments on real TCP, as root, under 20 minutes (out
 	@scripts/setup base rust python ranlab
 	@scripts/call oran/ranlab/run
 
-ranlab-full: ## the same with the papers' phases and five repetitions, about an hour
-	@scripts/setup base rust python ranlab
+ranlab-full: ## the same with the papers' phases and repetitions, about two hours
+	@scripts/setup base rust python ranlab bpf
 	@scripts/call oran/ranlab/run --full
 
 lint: ## format, clippy, licences, Python and shell checks, house rules

@@ -25,13 +25,14 @@ for path in sys.argv[1:]:
     for axes, plot in zip(grid.flat, plots):
         for label, points in sorted(plot["lines"].items()):
             points = [p for p in points if p[1] is not None and (not plot["log"] or p[1] > 0)]
-            axes.plot([x for x, _ in points], [y for _, y in points], label=label, linewidth=0.9)
+            style = {"linestyle": "", "marker": "o"} if plot["points"] else {"linewidth": 0.9}
+            axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
         for mark in plot["marks"]:
             axes.axvline(mark, color="black", linestyle=":", linewidth=1)
         if plot["log"]:
             axes.set_yscale("log")
         axes.set_title(plot["title"], fontsize=10)
-        axes.set_xlabel("s"); axes.set_ylabel(plot["y"]); axes.grid(True, which="both", alpha=0.3)
+        axes.set_xlabel(plot["x"] or "s"); axes.set_ylabel(plot["y"]); axes.grid(True, which="both", alpha=0.3)
         if len(plot["lines"]) > 1:
             axes.legend(fontsize=7)
     for axes in list(grid.flat)[len(plots):]:

@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use insane_ranlab::config::{Config, DEFAULT_TOML};
 use insane_ranlab::core::cell::Cell;
 use insane_ranlab::experiment::probe::Probe;
-use insane_ranlab::experiment::{EXPERIMENTS, Settings, game};
+use insane_ranlab::experiment::{self, EXPERIMENTS, Runs, Settings, echo, footprint, game};
 use insane_ranlab::host::lab::{Lab, Sample};
 use insane_ranlab::host::namespaces::{SERVER, abandon, address};
 use insane_ranlab::host::process::{Running, in_namespace};
@@ -50,9 +50,9 @@ enum Verb {
         /// Short phases, for a look.
         #[arg(long)]
         quick: bool,
-        /// How often each is repeated.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
-        repetitions: u32,
+        /// How often each is repeated, instead of its own number: with --quick 1, for table2 2; else 5, for table2 10.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+        repetitions: Option<u32>,
         /// The lab's configuration instead of the defaults; its first UE has the greedy flows.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
@@ -62,6 +62,20 @@ enum Verb {
     },
     /// Serve the game of the experiments.
     GameServer(Ticks),
+    /// Send back what the UDP probes of the experiments send.
+    EchoServer(EchoArguments),
+    /// Be a UDP probe of the experiments; what was seen is printed as JSON.
+    Echo {
+        /// The server's address.
+        server: String,
+        #[command(flatten)]
+        echo: EchoArguments,
+        /// The period in milliseconds.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        every: u64,
+    },
+    /// Measure what a lab, or a pipeline alone, takes of processor and memory in this process; printed as JSON.
+    Footprint(FootprintArguments),
     /// Be the xApp of the experiment fig4; the latencies that it saw are printed as JSON.
     Probe(ProbeArguments),
     /// Play the game of the experiments; what was seen is printed as JSON.
@@ -90,6 +104,35 @@ struct ProbeArguments {
     /// How many periods.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     count: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct EchoArguments {
+    /// The UDP port.
+    #[arg(long, default_value_t = 7800)]
+    port: u16,
+    /// The type of service of what is sent.
+    #[arg(long, default_value_t = 0)]
+    tos: u8,
+    /// How long.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct FootprintArguments {
+    /// The lab's configuration, as JSON.
+    #[arg(long, value_name = "FILE", required_unless_present = "alone")]
+    lab: Option<PathBuf>,
+    /// When four greedy flows begin, in seconds.
+    #[arg(long, default_value_t = 4.0)]
+    begin: f64,
+    /// When all ends.
+    #[arg(long, default_value_t = 11.0)]
+    end: f64,
+    /// A pipeline alone, with packets of so many flows.
+    #[arg(long, value_name = "FLOWS", conflicts_with = "lab", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    alone: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -170,6 +213,12 @@ fn main() -> ExitCode {
                 .map_err(Into::into)
         }
         Verb::Game { server, ticks } => play(&server, &ticks),
+        Verb::EchoServer(EchoArguments { port, tos, seconds }) => {
+            foreground();
+            echo::serve(port, tos, Duration::from_secs(seconds)).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+        Verb::Echo { server, echo, every } => ask(&server, &echo, Duration::from_millis(every)),
+        Verb::Footprint(arguments) => measure(&arguments),
         Verb::Probe(arguments) => probe(&arguments),
     };
     outcome.unwrap_or_else(|error| {
@@ -178,7 +227,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A game runs before what runs in the background: its own delays are not the network's.
+/// What measures delays runs before what runs in the background: its own delays are not the network's.
 fn foreground() {
     if let Err(error) = realtime() {
         eprintln!("ranlab: no real-time scheduling, the machine's load counts as delay: {error}");
@@ -209,6 +258,26 @@ fn play(server: &str, ticks: &Ticks) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn ask(server: &str, echo: &EchoArguments, every: Duration) -> Result<ExitCode, Failure> {
+    foreground();
+    let echoed = echo::ask(server, echo.port, echo.tos, every, Duration::from_secs(echo.seconds))?;
+    println!("{}", serde_json::to_string(&echoed)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(arguments: &FootprintArguments) -> Result<ExitCode, Failure> {
+    let text = match (&arguments.lab, arguments.alone) {
+        (Some(file), _) => {
+            end_on_signal()?;
+            let config: Config = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+            serde_json::to_string(&footprint::lab(&config, [arguments.begin, arguments.end])?)?
+        }
+        (None, flows) => serde_json::to_string(&footprint::alone(&footprint::six_stages()?, flows.unwrap_or(1))?)?,
+    };
+    println!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
 fn experiment(names: &[String], settings: &Settings, out: &Path) -> Result<ExitCode, Failure> {
     let known = || EXPERIMENTS.iter().map(|e| e.name).collect::<Vec<_>>().join(", ");
     if let Some(other) = names.iter().find(|name| EXPERIMENTS.iter().all(|e| e.name != name.as_str())) {
@@ -216,9 +285,9 @@ fn experiment(names: &[String], settings: &Settings, out: &Path) -> Result<ExitC
     }
     end_on_signal()?;
     let chosen = EXPERIMENTS.iter().filter(|e| names.is_empty() || names.iter().any(|name| name == e.name));
-    let mut all_met = true;
+    let (mut all_met, mut runs) = (true, Runs::default());
     for one in chosen {
-        let (report, path) = one.run(settings, out)?;
+        let (report, path) = one.run(settings, &mut runs, out)?;
         print!("{report}");
         println!("  written to {}", path.display());
         all_met &= report.figures.iter().all(|f| f.met != Some(false));
@@ -235,6 +304,7 @@ fn end_on_signal() -> Result<(), Failure> {
         if signals.forever().next().is_some() {
             eprintln!("ranlab: interrupted, nothing more is written");
             abandon();
+            experiment::abandon();
             std::process::exit(130);
         }
     });

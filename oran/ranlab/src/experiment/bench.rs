@@ -31,10 +31,24 @@ pub(super) struct Bench {
     epoch: f64,
 }
 
+/// A greedy flow: one TCP connection that sends as fast as it may.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow<'a> {
+    /// Which of the servers has it, from 0.
+    pub(super) server: u16,
+    pub(super) seconds: f64,
+    pub(super) congestion: &'a str,
+    /// From the UE to the server, and not the other way.
+    pub(super) up: bool,
+    /// Its packets' type of service.
+    pub(super) tos: u8,
+}
+
 /// A greedy flow that runs.
 pub(super) struct Greedy {
     started: f64,
     seconds: f64,
+    up: bool,
     client: Running,
 }
 
@@ -47,10 +61,19 @@ pub(super) struct Ping {
 impl Bench {
     /// A lab with servers for `flows` greedy flows; the state of its bearer is kept every 100 ms.
     pub(super) fn new(config: &Config, flows: u16) -> Result<Self, HostError> {
+        Self::start(config, flows, Some(Duration::from_millis(100)))
+    }
+
+    /// The same without rows: nobody looks at the lab but when it is asked.
+    pub(super) fn unwatched(config: &Config, flows: u16) -> Result<Self, HostError> {
+        Self::start(config, flows, None)
+    }
+
+    fn start(config: &Config, flows: u16, every: Option<Duration>) -> Result<Self, HostError> {
         let bearer = config.ues.first().and_then(|ue| Some((ue.rnti, ue.bearers.first()?.id)));
         let bearer = bearer.ok_or_else(|| HostError::new("configuration", "it has no UE with a bearer"))?;
         let (to, inbox) = sync_channel(256);
-        let lab = Lab::start(config, Some((Duration::from_millis(100), to)))?;
+        let lab = Lab::start(config, every.map(|every| (every, to)))?;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = (wall.as_secs_f64()) - lab.elapsed().as_secs_f64();
         let kept = Arc::new(Mutex::new(Vec::new()));
@@ -66,7 +89,8 @@ impl Bench {
         });
         let server = |n: u16| {
             let port = (FIRST_PORT + n).to_string();
-            Running::start(lab.namespaces.server(), &["iperf3", "-s", "-p", &port])
+            // What arrives of a flow from the UE only its server knows.
+            Running::start(lab.namespaces.server(), &["iperf3", "-s", "-p", &port, "-i", "0.1", "-J"])
         };
         let servers = (0..flows).map(server).collect::<Result<_, _>>()?;
         std::thread::sleep(Duration::from_millis(300));
@@ -109,9 +133,16 @@ impl Bench {
 
     /// Starts greedy downlink flow `n` (from 0) for so many seconds.
     pub(super) fn greedy(&self, n: u16, seconds: f64, congestion: &str) -> Result<Greedy, HostError> {
-        let (port, secs) = ((FIRST_PORT + n).to_string(), (seconds.ceil() as u64).to_string());
-        let line = ["iperf3", "-c", SERVER, "-p", &port, "-R", "-t", &secs, "-i", "0.1", "-J", "-C", congestion];
-        Ok(Greedy { started: self.now(), seconds, client: self.in_ue(&line)? })
+        self.flow(Flow { server: n, seconds, congestion, up: false, tos: 0 })
+    }
+
+    /// Starts a greedy flow.
+    pub(super) fn flow(&self, flow: Flow<'_>) -> Result<Greedy, HostError> {
+        let (port, secs) = ((FIRST_PORT + flow.server).to_string(), (flow.seconds.ceil() as u64).to_string());
+        let (tos, way) = (flow.tos.to_string(), if flow.up { "--get-server-output" } else { "-R" });
+        let line = ["iperf3", "-c", SERVER, "-p", &port, way, "-t", &secs, "-i", "0.1", "-J", "-C", flow.congestion];
+        let client = self.in_ue(&[&line[..], &["-S", &tos]].concat())?;
+        Ok(Greedy { started: self.now(), seconds: flow.seconds, up: flow.up, client })
     }
 
     /// Changes the bearer's pipeline by the changes of a JSON text; when that was done.
@@ -158,19 +189,20 @@ fn parse_ping(line: &str) -> Option<Point> {
 }
 
 impl Greedy {
-    /// Waits for its end; its goodput in Mbit/s by tenths of seconds.
+    /// Waits for its end; its goodput in Mbit/s by tenths of seconds, as the receiver has it.
     pub(super) fn finish(self) -> Result<Vec<Point>, HostError> {
         let text = self.client.finish(Duration::from_secs_f64(self.seconds + 40.0))?;
-        parse_iperf(&text, self.started)
+        parse_iperf(&text, self.started, self.up)
     }
 }
 
-fn parse_iperf(text: &str, started: f64) -> Result<Vec<Point>, HostError> {
+fn parse_iperf(text: &str, started: f64, up: bool) -> Result<Vec<Point>, HostError> {
     let json: serde_json::Value = serde_json::from_str(text).map_err(|e| HostError::new("iperf3", e))?;
     if let Some(error) = json["error"].as_str() {
         return Err(HostError::new("iperf3", error));
     }
-    let Some(intervals) = json["intervals"].as_array() else {
+    let receiver = if up { &json["server_output_json"] } else { &json };
+    let Some(intervals) = receiver["intervals"].as_array() else {
         return Err(HostError::new("iperf3", "its report has no intervals"));
     };
     let point = |interval: &serde_json::Value| {
@@ -208,10 +240,13 @@ mod tests {
     #[test]
     fn reports_of_iperf_are_read_and_its_errors_are_errors() {
         let text = r#"{"intervals":[{"sum":{"start":0,"end":0.1,"bits_per_second":2e6}},{"sum":{}}]}"#;
-        assert_eq!(parse_iperf(text, 1.0).unwrap(), [[1.1, 2.0]]);
-        assert!(parse_iperf(r#"{"error":"refused"}"#, 0.0).unwrap_err().to_string().contains("refused"));
-        assert!(parse_iperf("nothing", 0.0).is_err());
-        assert!(parse_iperf("{}", 0.0).is_err());
+        assert_eq!(parse_iperf(text, 1.0, false).unwrap(), [[1.1, 2.0]]);
+        assert!(parse_iperf(r#"{"error":"refused"}"#, 0.0, false).unwrap_err().to_string().contains("refused"));
+        assert!(parse_iperf("nothing", 0.0, false).is_err());
+        assert!(parse_iperf("{}", 0.0, false).is_err());
+        let up = format!(r#"{{"intervals":[],"server_output_json":{text}}}"#);
+        assert_eq!(parse_iperf(&up, 1.0, true).unwrap(), [[1.1, 2.0]], "what the server got");
+        assert!(parse_iperf(text, 1.0, true).is_err());
     }
 
     #[test]

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::bench::Bench;
-use super::numbers::{Point, quantile, sorted};
+use super::numbers::{Point, mean, quantile, sorted};
 use super::probe::Probed;
-use super::runtime::{Runtime, beside};
+use super::runtime::{Runtime, beside, own_program};
 use super::{Lines, Plot, Report, Settings};
 use crate::config::{Config, ControlWait};
 use crate::core::stats::Spread;
@@ -23,6 +23,8 @@ struct Run {
     probed: Probed,
     /// Mean times in the sublayers of a ping without load, in milliseconds: pipeline, RLC, radio.
     layers: [f64; 3],
+    /// Its mean round trip, in milliseconds.
+    no_load: f64,
     lab_late: Vec<f64>,
 }
 
@@ -37,8 +39,9 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
     let mut late = Vec::new();
     for (wait, name, most) in WAITS {
         let config = runtime.serve(&settings.config, wait);
-        let runs = (0..settings.repetitions).map(|_| once(&config, &runtime, name, count));
+        let runs = (0..settings.times()).map(|_| once(&config, &runtime, name, count));
         let runs = runs.collect::<Result<Vec<_>, _>>()?;
+        report.no_load(&format!("{name}: no-load RTT, mean"), &runs.iter().map(|r| r.no_load).collect::<Vec<_>>());
         if wait == ControlWait::Adaptive {
             let layer = |n: usize| runs.iter().map(|r| r.layers[n]).collect::<Vec<_>>();
             report.figure("no load: time in the pipeline, mean", "ms", &layer(0)).paper("a 25th of the RLC's");
@@ -81,7 +84,7 @@ pub(super) fn run(settings: &Settings) -> Result<Report, HostError> {
         y: "us".into(),
         log: true,
         lines,
-        marks: Vec::new(),
+        ..Plot::default()
     };
     report.plots = titles.into_iter().zip(lines).map(plot).collect();
     Ok(report)
@@ -100,8 +103,7 @@ fn line(nanos: &[u64]) -> Vec<Point> {
 
 fn once(config: &Config, runtime: &Runtime, wait: &str, count: u32) -> Result<Run, HostError> {
     let bench = Bench::new(config, 0)?;
-    let own = std::env::current_exe().map_err(|e| HostError::new("own program", e))?;
-    let own = own.to_string_lossy().into_owned();
+    let own = own_program()?;
     let socket = runtime.socket();
     let socket = socket.to_string_lossy();
     let prefix = config.control.as_ref().map_or("", |c| c.prefix.as_str());
@@ -126,11 +128,11 @@ fn once(config: &Config, runtime: &Runtime, wait: &str, count: u32) -> Result<Ru
     let text = beside(&line, &[], seconds * 4 + Duration::from_secs(20))?;
     let probed: Probed = serde_json::from_str(&text).map_err(|e| HostError::new("probe", e))?;
     let (_, after) = bench.look()?;
-    ping.finish(seconds.as_secs_f64() + 10.0)?;
-    let mean = |n: usize| {
+    let trips: Vec<f64> = ping.finish(seconds.as_secs_f64() + 10.0)?.iter().map(|p| p[1]).collect();
+    let layer = |n: usize| {
         let (a, b): (&Spread, &Spread) = (&before.sojourn[n], &after.sojourn[n]);
         b.mean_ms_since(a).unwrap_or(f64::NAN)
     };
-    let layers = [mean(0), mean(1), mean(2)];
-    Ok(Run { probed, layers, lab_late: bench.end().iter().map(|r| r.late_ms).collect() })
+    let layers = [layer(0), layer(1), layer(2)];
+    Ok(Run { probed, layers, no_load: mean(&trips), lab_late: bench.end().iter().map(|r| r.late_ms).collect() })
 }

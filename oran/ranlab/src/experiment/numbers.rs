@@ -21,6 +21,12 @@ pub fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
 }
 
+/// The median; not a number if there are none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    quantile(&sorted(values), 0.5)
+}
+
 /// The mean; not a number if there are none.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {

@@ -22,6 +22,12 @@ fn program() -> Option<PathBuf> {
     beside.filter(|path| path.is_file()).or_else(|| process::find("insaned"))
 }
 
+/// The path of this program, to be started once more with another verb.
+pub(super) fn own_program() -> Result<String, HostError> {
+    let own = std::env::current_exe().map_err(|e| HostError::new("own program", e))?;
+    Ok(own.to_string_lossy().into_owned())
+}
+
 impl Runtime {
     /// Starts one.
     pub(super) fn start() -> Result<Self, HostError> {

@@ -19,7 +19,7 @@ const SCHEMA: &str = "message trace {
     required int64 rlc_bytes; required int64 rlc_packets; required double rlc_head_ms;
     required int64 pipeline_bytes; required int64 uplink_rlc_bytes;
     required double pipeline_ms; required double rlc_ms; required double radio_ms;
-    required int64 drops; required int64 overflows; required double prb_used; required double late_ms;
+    required int64 drops; required int64 marks; required int64 overflows; required double prb_used; required double late_ms;
 }";
 
 /// Rows held back until so many make a row group.
@@ -30,7 +30,7 @@ enum Value {
     Count(i64),
 }
 
-fn values(row: &Row) -> [Value; 18] {
+fn values(row: &Row) -> [Value; 19] {
     use Value::Real;
     let count = |n: u64| Value::Count(n.cast_signed());
     [
@@ -49,6 +49,7 @@ fn values(row: &Row) -> [Value; 18] {
         Real(row.rlc_ms),
         Real(row.radio_ms),
         count(row.drops),
+        count(row.marks),
         count(row.overflows),
         Real(row.prb_used),
         Real(row.late_ms),
@@ -58,7 +59,7 @@ fn values(row: &Row) -> [Value; 18] {
 /// A trace being written. Nothing can be read of it before [`Self::close`].
 pub struct Trace {
     writer: SerializedFileWriter<File>,
-    rows: Vec<[Value; 18]>,
+    rows: Vec<[Value; 19]>,
     what: String,
 }
 
@@ -111,7 +112,7 @@ impl Trace {
     }
 }
 
-fn write(writer: &mut SerializedFileWriter<File>, rows: &[[Value; 18]]) -> parquet::errors::Result<()> {
+fn write(writer: &mut SerializedFileWriter<File>, rows: &[[Value; 19]]) -> parquet::errors::Result<()> {
     let mut group = writer.next_row_group()?;
     let mut n = 0;
     while let Some(mut column) = group.next_column()? {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use insane_traffic::stats::PipelineStats;
+
 use super::lab::Sample;
 
 /// What happened in one UE's bearer between two samples.
@@ -37,12 +39,20 @@ pub struct Row {
     pub radio_ms: f64,
     /// Packets that the pipeline dropped.
     pub drops: u64,
+    /// Packets that the pipeline's queues marked with ECN instead of dropping them.
+    pub marks: u64,
     /// Packets that the RLC refused.
     pub overflows: u64,
     /// Part of all downlink resource blocks that this UE used, of 1.
     pub prb_used: f64,
     /// How late the lab was at worst, in milliseconds.
     pub late_ms: f64,
+}
+
+/// Packets that the queues of a pipeline marked, for whatever reason.
+fn marks(pipeline: &PipelineStats) -> u64 {
+    let of = |name| pipeline.queues.iter().filter_map(move |q| q.xstats.get_count(name)).sum::<u64>();
+    of("ecn_mark") + of("ce_mark")
 }
 
 /// What happened between two samples, one row per bearer.
@@ -72,6 +82,7 @@ pub fn rows(before: &Sample, after: &Sample) -> Vec<Row> {
                 rlc_ms: mean(1),
                 radio_ms: mean(2),
                 drops: new.pipeline.basic.drops.saturating_sub(old.pipeline.basic.drops),
+                marks: marks(&new.pipeline).saturating_sub(marks(&old.pipeline)),
                 overflows: new.rlc.rxsdu_dd_pkts.saturating_sub(old.rlc.rxsdu_dd_pkts),
                 prb_used: used as f64 / prbs as f64,
                 late_ms: after.late_ns as f64 / 1e6,
@@ -140,6 +151,19 @@ mod tests {
     use crate::config::Config;
     use crate::core::cell::Cell;
     use insane_traffic::Time;
+
+    #[test]
+    fn marks_of_all_queues_and_reasons_are_counted() {
+        let cell = Cell::new(&Config::default()).unwrap();
+        let mut pipeline = cell.stats().ues[0].bearers[0].pipeline.clone();
+        assert_eq!(marks(&pipeline), 0);
+        for name in ["ecn_mark", "ce_mark", "drops"] {
+            let mut queue = pipeline.queues[0].clone();
+            queue.xstats.count(name, 3);
+            pipeline.queues.push(queue);
+        }
+        assert_eq!(marks(&pipeline), 6);
+    }
 
     #[test]
     fn rows_are_what_happened_between_two_samples() {
