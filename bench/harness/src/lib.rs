@@ -14,7 +14,7 @@ pub mod roles;
 pub mod summary;
 pub mod sys;
 
-pub use args::{Args, Role, Waiting};
+pub use args::{Args, Placement, Role, Waiting};
 pub use control::{Control, Stop};
 pub use describe::{Absent, Description, Mode};
 pub use payload::{Tally, check, read_all, stamp};

@@ -1,6 +1,10 @@
 //! INSANE through its Rust client. The helper process is a runtime with the shipped configuration, but for a larger quota
 //! where a large message needs it; it is on no path that is measured and sleeps.
 //!
+//! Between two hosts each has a runtime, on the path of every message: its network thread looks again and again for as long as
+//! the class says, which is not at all for sleeping ends, without end for spinning ones where it has a core to itself, and
+//! otherwise as in the shipped configuration.
+//!
 //! Round trips: the echo releases after it has answered. One way and fan-out: nothing is lost, a source waits for room before
 //! it takes a buffer; it says that more follows and looks for sleepers once per [`BATCH`] messages, in the variant
 //! `unbatched` with every message.
@@ -13,7 +17,7 @@ use bench_harness::{
     read_all, stamp,
 };
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Messages between two looks for sleepers, and the most that a sink takes at once.
@@ -29,8 +33,12 @@ const MEETING: Duration = Duration::from_secs(20);
 
 struct Insane;
 
+/// The port of both runtimes' datapaths; their hosts are theirs alone.
+const PORT: u16 = 7400;
+
+/// The runtime of this process's host.
 fn socket(args: &Args) -> PathBuf {
-    args.dir.join("insane.sock")
+    args.dir.join(if args.host() == 0 { "insane.sock" } else { "insane-1.sock" })
 }
 
 /// What every process of a repetition opens.
@@ -39,6 +47,7 @@ struct Host {
     wait: Wait,
     qos: Qos,
     payload: usize,
+    two_hosts: bool,
 }
 
 impl Host {
@@ -55,7 +64,7 @@ impl Host {
             Waiting::Sleep => Wait::Sleep,
         };
         let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
-        Ok(Self { session, wait, qos, payload: args.payload })
+        Ok(Self { session, wait, qos, payload: args.payload, two_hosts: args.two_hosts() })
     }
 
     fn stream(&self) -> Result<Stream> {
@@ -173,7 +182,11 @@ impl Echoer for Answering {
         // Without a timer, as the other systems: the process is ended from outside.
         let question = sink.consume()?;
         if source.is_none() {
-            *source = Some(host.source("answers", host.payload.min(8192))?);
+            let answers = host.source("answers", host.payload.min(8192))?;
+            if host.two_hosts {
+                await_sinks(&answers, 1)?;
+            }
+            *source = Some(answers);
         }
         let Some(source) = source else { bail!("no source") };
         if self.large {
@@ -215,7 +228,11 @@ impl Producer for Sending {
         }
         let mut buffer = self.source.buffer(self.payload)?;
         stamp(&mut buffer, n);
-        if n % self.batch == self.batch - 1 { self.source.emit(buffer)? } else { self.source.emit_more(buffer)? };
+        if n % self.batch == self.batch - 1 {
+            self.source.emit(buffer)?
+        } else {
+            self.source.emit_more(buffer)?
+        };
         Ok(true)
     }
 }
@@ -279,13 +296,30 @@ fn modes() -> Vec<Mode> {
     modes.push(Mode::new("large", Waiting::Sleep, "shm"));
     modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::SESSION));
     modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::CHANNELS));
-    modes.into_iter().map(|m| Mode { aux: true, ..m }).collect()
+    for waiting in [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep] {
+        modes.push(Mode::new("rtt", waiting, "datagram").veth());
+    }
+    for waiting in [Waiting::Adaptive, Waiting::Sleep] {
+        modes.push(Mode::new("oneway", waiting, "datagram").veth());
+        modes.push(Mode::new("oneway", waiting, "reliable").variant(RELIABLE).veth());
+    }
+    modes.into_iter().map(Mode::aux).collect()
 }
 
-fn configuration(socket: &Path, large: bool) -> Result<insane_runtime::config::Config> {
+fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
     let mut config = insane_runtime::config::Config::default();
-    config.runtime.socket = socket.to_path_buf();
-    if large {
+    config.runtime.socket = socket(args);
+    if args.two_hosts() {
+        config.runtime.host = format!("host-{}", args.host());
+        let network = config.network.get_or_insert_default();
+        (network.listen, network.peers) = ((args.own, PORT).into(), vec![(args.peer, PORT).into()]);
+        match args.waiting {
+            Waiting::Spin if args.alone => network.spin_us = 1_000_000,
+            Waiting::Sleep => network.spin_us = 0,
+            Waiting::Spin | Waiting::Adaptive => {}
+        }
+    }
+    if args.payload >= 1 << 20 {
         // A stream gets its share of it, and a link a part of that.
         config.quota.memory_mib_per_session = 2048;
     }
@@ -340,7 +374,7 @@ impl System for Insane {
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
-        let config = configuration(&socket(args), args.payload >= 1 << 20)?;
+        let config = configuration(args)?;
         let server = insane_runtime::server::Server::start(config)?;
         control.ready()?;
         let _watch = control.await_go()?;
