@@ -166,7 +166,7 @@ def cells_of(
             if note not in notes:
                 notes.append(note)
             continue
-        most = int(mode.get("most_bytes", 0) or 0)
+        most = int(str(mode.get("most_bytes", 0)))
         for payload, sinks in _shapes(experiment, extent, placement):
             if most and payload > most:
                 notes.append(f"{system.key} {experiment} {placement} {payload} B: it carries at most {most} bytes")

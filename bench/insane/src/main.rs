@@ -7,14 +7,15 @@
 //!
 //! Round trips: the echo releases after it has answered. One way and fan-out: nothing is lost, a source waits for room before
 //! it takes a buffer; it says that more follows and looks for sleepers once per [`BATCH`] messages, in the variant
-//! `unbatched` with every message.
+//! `unbatched` with every message. Between two hosts nobody waits for a best-effort sink, so it tells now and then how far it is,
+//! on a channel of its own, and the source stays within a window of that.
 
 mod open;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bench_harness::{
-    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, check,
-    read_all, stamp,
+    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, Window,
+    Words, check, read_all, stamp,
 };
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use std::path::PathBuf;
@@ -33,6 +34,10 @@ const MEETING: Duration = Duration::from_secs(20);
 
 struct Insane;
 
+/// What may be on its way of a best-effort flow between two hosts, in bytes of payload: less than a sink's link holds.
+const WINDOW_BYTES: usize = 512 << 10;
+/// How long a source waits for its sink's word on that.
+const WORD: Duration = Duration::from_millis(20);
 /// The port of both runtimes' datapaths; their hosts are theirs alone.
 const PORT: u16 = 7400;
 
@@ -212,12 +217,22 @@ struct Sending {
     payload: usize,
     batch: u64,
     waits: bool,
+    /// With two hosts and best effort: what the sink says of its progress.
+    window: Option<(Window, Sink)>,
     _host: Host,
 }
 
 impl Producer for Sending {
     #[inline]
     fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        if let Some((window, _)) = &mut self.window {
+            if window.is_full() && !self.await_window(stop)? {
+                return Ok(false);
+            }
+            if let Some((window, _)) = &mut self.window {
+                window.add(1);
+            }
+        }
         if self.payload <= SMALL && self.waits {
             return self.send_small(n, stop);
         }
@@ -238,6 +253,21 @@ impl Producer for Sending {
 }
 
 impl Sending {
+    fn await_window(&mut self, stop: &Stop) -> Result<bool> {
+        let Some((window, words)) = &mut self.window else { return Ok(true) };
+        // Nobody else says now that this was the last for a while.
+        self.source.flush()?;
+        while window.is_full() {
+            match words.consume_timeout(WORD) {
+                Ok(word) => window.progress(word.to_vec().try_into().map_err(|_| anyhow!("a word of another length"))?),
+                Err(e) if e.code() != Code::Timeout => return Err(e.into()),
+                Err(_) if stop.requested() => return Ok(false),
+                Err(_) => window.forget(),
+            }
+        }
+        Ok(true)
+    }
+
     /// Small messages are copied anyway: into their descriptors, or into a slot with others.
     #[inline]
     fn send_small(&mut self, n: u64, stop: &Stop) -> Result<bool> {
@@ -262,7 +292,24 @@ impl Sending {
 struct Receiving {
     sink: Sink,
     copy: Vec<u8>,
-    _host: Host,
+    /// With two hosts and best effort.
+    words: Option<Words>,
+    progress: Option<Source>,
+    host: Host,
+}
+
+impl Receiving {
+    /// Tells the source how far this sink is. The way back is opened with the first word.
+    fn tell(&mut self, word: [u8; 8]) -> Result<()> {
+        if self.progress.is_none() {
+            let progress = self.host.source("progress", word.len())?;
+            await_sinks(&progress, 1)?;
+            self.progress = Some(progress);
+        }
+        let Some(progress) = &self.progress else { bail!("no source") };
+        progress.send(&word)?;
+        Ok(())
+    }
 }
 
 impl Consumer for Receiving {
@@ -275,8 +322,12 @@ impl Consumer for Receiving {
             }
         };
         match self.sink.consume_each(BATCH as usize, Some(LOOK), each) {
-            Err(e) if e.code() != Code::Timeout => Err(e.into()),
-            _ => read_all,
+            Err(e) if e.code() != Code::Timeout => return Err(e.into()),
+            _ => read_all?,
+        }
+        match self.words.as_mut().and_then(|words| words.due(tally.received + tally.lost)) {
+            Some(word) => self.tell(word),
+            None => Ok(()),
         }
     }
 }
@@ -362,15 +413,20 @@ impl System for Insane {
 
     fn producer(args: &Args) -> Result<impl Producer> {
         let host = Host::new(args)?;
+        let windowed = args.two_hosts() && args.variant != RELIABLE;
+        let window =
+            if windowed { Some((Window::new(WINDOW_BYTES, args.payload), host.sink("progress")?)) } else { None };
         let source = host.source("flow", args.payload)?;
         await_sinks(&source, args.sinks as usize)?;
         let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
-        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, _host: host })
+        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, window, _host: host })
     }
 
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
-        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), _host: host })
+        let windowed = args.two_hosts() && args.variant != RELIABLE;
+        let words = windowed.then(|| Words::new(WINDOW_BYTES, args.payload));
+        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, host })
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {

@@ -1,8 +1,5 @@
 //! Runs of datagrams in one system call: the kernel cuts what is sent (UDP_SEGMENT) and hands over what belongs together
 //! joined (UDP_GRO). A message longer than a datagram of the usual MTU is a run of its own, whose last datagram is shorter.
-//!
-//! A sender is faster than its receiver, and what a socket has no room for is lost; a rate with loss says little. So the receiver
-//! tells now and then how far it is, and the sender stays within a [`Window`] of that.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -42,56 +39,6 @@ pub fn join(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// The kernel does not know it.
 pub fn cut(socket: BorrowedFd<'_>, payload: usize) -> io::Result<()> {
     set(socket, libc::UDP_SEGMENT, payload.min(SEGMENT))
-}
-
-/// What may be on its way, in bytes of payload: a part of the receiver's buffer, which also holds the kernel's own records.
-const WINDOW_BYTES: usize = 2 << 20;
-/// A receiver tells its progress so many times per window.
-const WORDS_PER_WINDOW: usize = 8;
-
-/// The sender's account of what is on its way, in messages.
-#[derive(Debug)]
-pub struct Window {
-    most: u64,
-    sent: u64,
-    /// What the receiver has seen, and what was lost without a trace.
-    seen: u64,
-    gone: u64,
-}
-
-impl Window {
-    /// For messages of `payload` bytes.
-    #[must_use]
-    pub fn new(payload: usize) -> Self {
-        Self { most: (WINDOW_BYTES / payload) as u64, sent: 0, seen: 0, gone: 0 }
-    }
-
-    /// `count` more are on their way.
-    pub fn add(&mut self, count: u64) {
-        self.sent += count;
-    }
-
-    /// Whether the receiver has to tell its progress first.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.sent.saturating_sub(self.seen + self.gone) >= self.most
-    }
-
-    /// The receiver's word.
-    pub fn progress(&mut self, word: [u8; 8]) {
-        self.seen = self.seen.max(u64::from_le_bytes(word));
-    }
-
-    /// No word has come for long: what is on its way is lost, or the word is.
-    pub fn forget(&mut self) {
-        self.gone = self.sent.saturating_sub(self.seen);
-    }
-}
-
-/// After how many messages of `payload` bytes a receiver tells its progress again.
-#[must_use]
-pub fn word_every(payload: usize) -> u64 {
-    (WINDOW_BYTES / payload / WORDS_PER_WINDOW) as u64
 }
 
 /// What is sent by one call, or by a few if the message is longer than that.
@@ -202,22 +149,6 @@ mod tests {
             }
             assert_eq!((tally.received, tally.lost), (messages, 0), "{payload} B");
         }
-    }
-
-    #[test]
-    fn a_window_opens_with_the_receivers_word_or_when_all_is_lost() {
-        let mut window = Window::new(65_536);
-        window.add(31);
-        assert!(!window.is_full());
-        window.add(1);
-        assert!(window.is_full());
-        window.progress(word_every(65_536).to_le_bytes());
-        assert!(!window.is_full());
-        window.add(word_every(65_536));
-        assert!(window.is_full());
-        window.forget();
-        window.add(31);
-        assert!(!window.is_full());
     }
 
     #[test]

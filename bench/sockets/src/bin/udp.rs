@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench_harness::{
-    Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Stop, System, Tally, Waiting, check, stamp,
+    Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Stop, System, Tally, Waiting, Window, Words,
+    check, stamp,
 };
-use bench_sockets::gso::{self, JOINED_BYTES, Joiner, Run, Window};
+use bench_sockets::gso::{self, JOINED_BYTES, Joiner, Run};
 use bench_sockets::meet::{learn_port, tell_port};
 use bench_sockets::wait::{prepare, until_ready};
 use rustix::event::PollFlags;
@@ -21,6 +22,8 @@ const SOCKET_BUFFER: usize = 8 << 20;
 /// The largest payload that one datagram over IPv4 carries.
 const LARGEST: usize = 65_507;
 const GSO: &str = "gso";
+/// What may be on its way of runs, in bytes of payload: a part of the receiver's buffer, which also holds the kernel's records.
+const WINDOW_BYTES: usize = 2 << 20;
 
 struct Udp;
 
@@ -169,7 +172,7 @@ impl Flow {
         gso::cut(port.socket.as_fd(), args.payload).context("UDP_SEGMENT")?;
         // For the sleeping class; the spinning one looks at the clock.
         port.socket.set_read_timeout(Some(WORD))?;
-        Ok(Self { port, run: Run::new(args.payload), window: Window::new(args.payload) })
+        Ok(Self { port, run: Run::new(args.payload), window: Window::new(WINDOW_BYTES, args.payload) })
     }
 
     /// Waits for the receiver's word; whether there is room now.
@@ -227,8 +230,7 @@ enum Sink {
 struct Joining {
     port: Port,
     joiner: Joiner,
-    every: u64,
-    told: u64,
+    words: Words,
     connected: bool,
 }
 
@@ -241,11 +243,9 @@ impl Joining {
         }
         let came = self.port.receive()?;
         self.joiner.take(&self.port.buffer[..came], tally)?;
-        let seen = tally.received + tally.lost;
-        if seen - self.told >= self.every {
-            self.told = seen;
+        if let Some(word) = self.words.due(tally.received + tally.lost) {
             // A word that is lost is made up for by the next.
-            let _ = send(&self.port.socket, &seen.to_le_bytes(), SendFlags::DONTWAIT);
+            let _ = send(&self.port.socket, &word, SendFlags::DONTWAIT);
         }
         Ok(())
     }
@@ -307,8 +307,8 @@ impl System for Udp {
         let port = Port::listening(args, args.index)?;
         if args.variant == GSO {
             gso::join(port.socket.as_fd()).context("UDP_GRO")?;
-            let (joiner, every) = (Joiner::new(args.payload), gso::word_every(args.payload));
-            return Ok(Sink::Runs(Joining { port, joiner, every, told: 0, connected: false }));
+            let (joiner, words) = (Joiner::new(args.payload), Words::new(WINDOW_BYTES, args.payload));
+            return Ok(Sink::Runs(Joining { port, joiner, words, connected: false }));
         }
         Ok(Sink::Plain(Reading(port)))
     }
