@@ -34,12 +34,19 @@ const MEETING: Duration = Duration::from_secs(20);
 
 struct Insane;
 
-/// What may be on its way of a best-effort flow between two hosts, in bytes of payload: less than a sink's link holds.
+/// What may be on its way of a best-effort flow between two hosts, in bytes of payload and in messages: a sink's link holds 1024
+/// entries, and small messages of a batch arrive as one.
 const WINDOW_BYTES: usize = 512 << 10;
+const WINDOW_MESSAGES: usize = 2048;
 /// How long a source waits for its sink's word on that.
 const WORD: Duration = Duration::from_millis(20);
 /// The port of both runtimes' datapaths; their hosts are theirs alone.
 const PORT: u16 = 7400;
+
+/// The window of a best-effort flow, in bytes of payload.
+fn window_bytes(payload: usize) -> usize {
+    WINDOW_BYTES.min(WINDOW_MESSAGES * payload)
+}
 
 /// The runtime of this process's host.
 fn socket(args: &Args) -> PathBuf {
@@ -414,8 +421,11 @@ impl System for Insane {
     fn producer(args: &Args) -> Result<impl Producer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
-        let window =
-            if windowed { Some((Window::new(WINDOW_BYTES, args.payload), host.sink("progress")?)) } else { None };
+        let window = if windowed {
+            Some((Window::new(window_bytes(args.payload), args.payload), host.sink("progress")?))
+        } else {
+            None
+        };
         let source = host.source("flow", args.payload)?;
         await_sinks(&source, args.sinks as usize)?;
         let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
@@ -425,7 +435,7 @@ impl System for Insane {
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
-        let words = windowed.then(|| Words::new(WINDOW_BYTES, args.payload));
+        let words = windowed.then(|| Words::new(window_bytes(args.payload), args.payload));
         Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, host })
     }
 
