@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""UDP over loopback in plain Python, one datagram per message."""
+"""UDP in plain Python, one datagram per message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Port:
             self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)
         except PermissionError:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-        self.socket.bind(("127.0.0.1", 0))
+        self.socket.bind((args.own, 0))
         self.payload = args.payload
         self.buffer = bytearray(args.payload)
         self.waiting = args.waiting
@@ -38,7 +38,7 @@ class Port:
 
     def connect(self, args: argparse.Namespace, index: int) -> None:
         """Connects to an end that is ready."""
-        self.socket.connect(("127.0.0.1", int((args.dir / f"port-{index}").read_text())))
+        self.socket.connect((args.peer, int((args.dir / f"port-{index}").read_text())))
 
     def receive(self) -> int:
         """The number of the next message."""
@@ -69,9 +69,10 @@ class Udp:
     """The system."""
 
     def describe(self) -> dict[str, Any]:
+        pairs = [("rtt", "local"), ("oneway", "local"), ("rtt", "veth")]
         modes = [{"experiment": experiment, "waiting": waiting, "variant": "", "transport": "datagram", "aux": False,
-                  "aux_core": False}
-                 for experiment in ("rtt", "oneway") for waiting in ("spin", "adaptive", "sleep")]
+                  "aux_core": False, "placement": placement}
+                 for experiment, placement in pairs for waiting in ("spin", "adaptive", "sleep")]
         return {"system": "udp", "language": "python", "version": "kernel", "modes": modes, "absent": []}
 
     def pinger(self, args: argparse.Namespace) -> Callable[[int], None]:

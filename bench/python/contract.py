@@ -70,12 +70,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--sinks", type=int, default=1)
     parser.add_argument("--index", type=int, default=0)
+    parser.add_argument("--placement", choices=("local", "veth"), default="local")
+    parser.add_argument("--own", default="127.0.0.1")
+    parser.add_argument("--peer", default="127.0.0.1")
+    parser.add_argument("--alone", action="store_true")
     args = parser.parse_args(arguments)
     if args.payload < 8 or args.payload % 8:
         parser.error("--payload is not a multiple of 8")
     if args.count < 1 or args.warmup < 0 or not args.seconds > 0 or args.sinks < 1:
         parser.error("--count, --warmup, --seconds and --sinks must be positive")
     return args
+
+
+def host(args: argparse.Namespace) -> int:
+    """Which of two hosts this process is on: 0 is that of the active end."""
+    if args.placement == "local":
+        return 0
+    return args.index if args.role == "aux" else int(args.role in ("rtt-server", "oneway-sink", "fanout-sink", "large-sink"))
 
 
 def say(line: str) -> None:

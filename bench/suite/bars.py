@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from .bars_hosts import TwoHosts
+from .bars_kinds import Table, Verdict, find, shown
 from .cells import Cell
 from .measure import Repetition
 from .rows import by_cell, paired_ratios, ratios
-from .stats import Interval, against_limit, median_interval, relation
-
-Table = dict[Cell, list[Repetition]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One bar."""
-
-    what: str
-    bar: str
-    measured: str
-    verdict: str
-
-
-def find(table: Table, **wanted: object) -> list[Cell]:
-    """Cells whose attributes are as wanted."""
-    return [cell for cell in table if all(getattr(cell, name) == value for name, value in wanted.items())]
-
-
-def _shown(interval: Interval, unit: str = "×") -> str:
-    return f"{interval.median:.3g} {unit} [{interval.low:.3g}–{interval.high:.3g}]"
+from .stats import against_limit, median_interval, relation
 
 
 class Judge:
     """Goes through the bars."""
 
-    def __init__(self, kept: list[Repetition], absent: dict[str, str], seed: int) -> None:
+    def __init__(self, kept: list[Repetition], absent: dict[str, str], seed: int, four_cores: bool = True) -> None:
+        self.four_cores = four_cores
         self.table: Table = by_cell(kept)
         self.absent = absent
         self.rng = random.Random(seed)
@@ -58,7 +39,7 @@ class Judge:
                 continue
             interval = median_interval(quotients, self.rng)
             knob = ", knob held" if cell.knob else ""
-            self.verdicts.append(Verdict(what + knob, bar, _shown(interval), against_limit(interval, limit, at_most)))
+            self.verdicts.append(Verdict(what + knob, bar, shown(interval), against_limit(interval, limit, at_most)))
 
     def versus(
         self, what: str, bar: str, mine: Cell, other: Cell, lower_is_better: bool, tie_is_enough: bool
@@ -73,7 +54,7 @@ class Judge:
         interval = median_interval(quotients, self.rng)
         found = relation(interval, lower_is_better)
         verdict = {"better": "pass", "worse": "fail", "tie": "pass" if tie_is_enough else "tie"}[found]
-        self.verdicts.append(Verdict(what, bar, f"{_shown(interval)} of {name}: {found}", verdict))
+        self.verdicts.append(Verdict(what, bar, f"{shown(interval)} of {name}: {found}", verdict))
 
     def versus_system(
         self, what: str, bar: str, system: str, lower_is_better: bool, tie_is_enough: bool,
@@ -85,7 +66,8 @@ class Judge:
             self._missing(what, bar, "insane")
             return
         for cell in mine:
-            same = {"experiment": cell.experiment, "payload": cell.payload, "sinks": cell.sinks, "knob": cell.knob}
+            same = {"experiment": cell.experiment, "placement": cell.placement, "payload": cell.payload,
+                    "sinks": cell.sinks, "knob": cell.knob}
             others = [c for c in find(self.table, key=system, **same) if pick(c)]
             if not others:
                 self._missing(what, bar, system)
@@ -99,6 +81,7 @@ class Judge:
         self._one_way()
         self._fan_out()
         self._others()
+        TwoHosts(self).all()
         return self.verdicts
 
     def _round_trips(self) -> None:
@@ -118,7 +101,7 @@ class Judge:
                 interval = median_interval(paired_ratios(self.table[cell], self.table[other], True) or [0], self.rng)
                 knob = ", knob held" if cell.knob else ""
                 verdict = against_limit(interval, 1.2, True) if interval.median else "not measured"
-                self.verdicts.append(Verdict(what + knob, bar, _shown(interval), verdict))
+                self.verdicts.append(Verdict(what + knob, bar, shown(interval), verdict))
         self.versus_system("RTT 64 B, sleeping", "a tie with a bare futex ping-pong", "floor", True, True,
                            lambda c: c.waiting == "sleep", experiment="rtt", payload=64, waiting="sleep")
 
@@ -149,7 +132,7 @@ class Judge:
             self._missing(what, bar, "insane-python")
         for cell in cells:
             interval = median_interval([r.main for r in self.table[cell]], self.rng)
-            self.verdicts.append(Verdict(what, bar, _shown(interval, "µs"), against_limit(interval, 10, True)))
+            self.verdicts.append(Verdict(what, bar, shown(interval, "µs"), against_limit(interval, 10, True)))
         what, bar = "128 MiB message, one-way", "no copy"
         cells = find(self.table, key="insane", experiment="large")
         if not cells:
@@ -158,11 +141,11 @@ class Judge:
             places = {r.extra.get("in_place") for r in self.table[cell]}
             speed = median_interval([r.values["gbit_per_s"] for r in self.table[cell]], self.rng)
             verdict = "pass" if places == {True} else "fail"
-            self.verdicts.append(Verdict(f"{what}, {cell.waiting}", bar, _shown(speed, "Gbit/s"), verdict))
+            self.verdicts.append(Verdict(f"{what}, {cell.waiting}", bar, shown(speed, "Gbit/s"), verdict))
         what, bar = "session open, stream with 1,000 channels", "reported"
         cells = find(self.table, key="insane", experiment="open")
         if not cells:
             self._missing(what, bar, "insane")
         for cell in cells:
             interval = median_interval([r.main for r in self.table[cell]], self.rng)
-            self.verdicts.append(Verdict(f"open: {cell.variant}", bar, _shown(interval, "µs"), "reported"))
+            self.verdicts.append(Verdict(f"open: {cell.variant}", bar, shown(interval, "µs"), "reported"))

@@ -10,6 +10,8 @@ from .systems import System
 
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
 EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open")
+#: On one host, or between two: see hosts.py.
+PLACEMENTS = ("local", "veth")
 LARGE_BYTES = 128 << 20
 #: Who is measured at every count of sinks; the others show the first and the last.
 EVERY_COUNT = ("insane", "iceoryx2", "aeron")
@@ -31,6 +33,7 @@ class Cell:
     knob: bool
     aux: bool = False
     aux_core: bool = False
+    placement: str = "local"
 
     @property
     def label(self) -> str:
@@ -38,7 +41,8 @@ class Cell:
         name = self.system + (f"/{self.language}" if self.language == "python" else "")
         name += f" {self.variant}" if self.variant else ""
         fan = f" ×{self.sinks}" if self.experiment == "fanout" else ""
-        return f"{self.experiment} {self.payload} B{fan} {name} {self.waiting}{' knob' if self.knob else ''}"
+        where = "" if self.placement == "local" else f"{self.placement} "
+        return f"{self.experiment} {where}{self.payload} B{fan} {name} {self.waiting}{' knob' if self.knob else ''}"
 
     @property
     def floor_key(self) -> tuple[str, int]:
@@ -68,14 +72,29 @@ class Extent:
     budget_s: float
     window_s: float
     large_count: int
+    veth_rtt_payloads: tuple[int, ...] = (64,)
+    veth_oneway_payloads: tuple[int, ...] = (64, 1024, 8192, 65536)
+    #: Between two hosts only these: experiment, system, waiting, variant. `None`: all.
+    veth_chosen: tuple[tuple[str, str, str, str], ...] | None = None
 
 
 FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15, 2, 1080, 0.30, 8)
-QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4)
+#: A few cells between two hosts, for the bars that matter most; three rounds stay within the budget.
+QUICK_VETH = (
+    ("rtt", "insane", "adaptive", ""), ("rtt", "insane", "sleep", ""), ("rtt", "udp", "sleep", ""),
+    ("rtt", "zeromq", "sleep", ""), ("rtt", "zenoh", "sleep", ""), ("rtt", "floor", "sleep", "chain-2"),
+    ("rtt", "floor", "sleep", "chain-6"),
+    ("oneway", "insane", "adaptive", ""), ("oneway", "insane", "adaptive", "reliable"),
+    ("oneway", "udp", "sleep", "gso"), ("oneway", "zeromq", "sleep", ""), ("oneway", "zenoh", "sleep", ""),
+)
+QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4, (64,), (1024,), QUICK_VETH)
 
 
-def _shapes(experiment: str, extent: Extent) -> Iterable[tuple[int, int]]:
+def _shapes(experiment: str, extent: Extent, placement: str) -> Iterable[tuple[int, int]]:
     """(payload, sinks) of an experiment."""
+    if placement == "veth":
+        payloads = extent.veth_rtt_payloads if experiment == "rtt" else extent.veth_oneway_payloads
+        return [(payload, 1) for payload in payloads]
     if experiment == "rtt":
         return [(payload, 1) for payload in extent.rtt_payloads]
     if experiment == "oneway":
@@ -92,9 +111,12 @@ def _counts(key: str, variant: str, sinks: int, extent: Extent) -> bool:
     return sinks in (extent.fanout_sinks[0], extent.fanout_sinks[-1]) or (key in EVERY_COUNT and not variant)
 
 
-def _knobs(experiment: str, waiting: str, payload: int, extent: Extent, available: bool) -> list[bool]:
-    """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run."""
-    if not available or experiment in ("large", "open"):
+def _knobs(
+    experiment: str, waiting: str, payload: int, extent: Extent, available: bool, placement: str
+) -> list[bool]:
+    """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run. Between two
+    hosts it is off."""
+    if not available or placement != "local" or experiment in ("large", "open"):
         return [False]
     if experiment == "rtt" and payload == 64 and (waiting != "spin" or extent.knob_everywhere):
         return [False, True]
@@ -105,8 +127,18 @@ def _knobs(experiment: str, waiting: str, payload: int, extent: Extent, availabl
     return [False]
 
 
+def _no_room(aux_core: bool, placement: str, cores: Cores) -> str | None:
+    """Why a mode whose helper burns a core cannot run here."""
+    if aux_core and placement == "veth" and cores.helpers is None:
+        return "its helper on each host needs a core of its own, this machine has fewer than four"
+    if aux_core and cores.aux is None:
+        return "its helper needs a third core, this machine has two"
+    return None
+
+
 def cells_of(
-    system: System, extent: Extent, only: list[str] | None, cores: Cores, knob_available: bool
+    system: System, extent: Extent, only: list[str] | None, cores: Cores, knob_available: bool,
+    placements: Iterable[str] = PLACEMENTS,
 ) -> tuple[list[Cell], list[str]]:
     """The cells of one system, and notes on modes that this machine has no room for."""
     cells: list[Cell] = []
@@ -117,24 +149,34 @@ def cells_of(
         modes += [{"experiment": e, "waiting": "spin", "variant": "", "transport": "shm"} for e in ("rtt", "oneway")]
     for mode in modes:
         experiment, waiting, variant = str(mode["experiment"]), str(mode["waiting"]), str(mode.get("variant", ""))
-        if experiment not in EXPERIMENTS or waiting not in WAITING_CLASSES:
-            notes.append(f"{system.key}: a mode with experiment '{experiment}' and waiting '{waiting}' is not known")
+        placement = str(mode.get("placement", "local"))
+        if experiment not in EXPERIMENTS or waiting not in WAITING_CLASSES or placement not in PLACEMENTS:
+            notes.append(f"{system.key}: a mode with experiment '{experiment}', waiting '{waiting}' and placement "
+                         f"'{placement}' is not known")
             continue
-        if only is not None and experiment not in only:
+        if (only is not None and experiment not in only) or placement not in placements:
+            continue
+        chosen = extent.veth_chosen
+        if placement == "veth" and chosen is not None and (experiment, system.key, waiting, variant) not in chosen:
             continue
         aux_core = bool(mode.get("aux_core", False))
-        if aux_core and cores.aux is None:
-            note = f"{system.key} {variant or waiting}: its helper needs a third core, this machine has two"
+        gap = _no_room(aux_core, placement, cores)
+        if gap is not None:
+            note = f"{system.key} {variant or waiting}: {gap}"
             if note not in notes:
                 notes.append(note)
             continue
-        for payload, sinks in _shapes(experiment, extent):
+        most = int(str(mode.get("most_bytes", 0)))
+        for payload, sinks in _shapes(experiment, extent, placement):
+            if most and payload > most:
+                notes.append(f"{system.key} {experiment} {placement} {payload} B: it carries at most {most} bytes")
+                continue
             if experiment == "fanout" and not _counts(system.key, variant, sinks, extent):
                 continue
-            for held in _knobs(experiment, waiting, payload, extent, knob_available):
+            for held in _knobs(experiment, waiting, payload, extent, knob_available, placement):
                 spoken = "c" if system.key == "floor" and mode not in system.modes else language
                 cells.append(
                     Cell(experiment, system.key, name, spoken, str(mode.get("transport", "")), waiting, variant,
-                         payload, sinks, held, bool(mode.get("aux", False)), aux_core)
+                         payload, sinks, held, bool(mode.get("aux", False)), aux_core, placement)
                 )
     return cells, notes

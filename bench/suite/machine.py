@@ -22,6 +22,12 @@ class Cores:
     sinks: tuple[int, ...]
     orchestrator: tuple[int, ...]
 
+    @property
+    def helpers(self) -> tuple[int, int] | None:
+        """With two hosts, the cores of their helpers where each has one of its own."""
+        spare = [core for core in self.sinks if core not in self.pair]
+        return (spare[0], spare[1]) if len(spare) >= 2 else None
+
     def for_sinks(self, count: int, aux_taken: bool) -> list[int]:
         """The core of each fan-out sink: in turns, the pair's second core first, never the source's."""
         usable = [c for c in self.sinks if not (aux_taken and c == self.aux)] or [self.pair[1]]

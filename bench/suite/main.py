@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cells, machine, plots, report, rows, systems
+from . import cells, hosts, machine, plots, report, rows, systems
 from .bars import Judge
 from .measure import Bench, Outcome
 
@@ -30,6 +31,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         help="under 5 minutes instead of about 20; QUICK=1 in the environment says the same")
     parser.add_argument("--only", metavar="EXP,…", help="experiments: " + ",".join(cells.EXPERIMENTS))
     parser.add_argument("--systems", metavar="A,…", help="systems: " + ",".join(known))
+    parser.add_argument("--placement", metavar="P,…", help="on one host, or between two: " + ",".join(cells.PLACEMENTS) +
+                        " (default: both; two hosts need root)")
     parser.add_argument("--match", metavar="TEXT,…",
                         help="only cells whose line in --list has each of these texts, and none of those after a '!', such "
                              "as '64 B,spin,!knob'")
@@ -46,6 +49,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="build, list what would be measured, and end")
     options = parser.parse_args(arguments)
     options.only = _names(parser, "--only", options.only, cells.EXPERIMENTS)
+    options.placement = _names(parser, "--placement", options.placement, cells.PLACEMENTS)
     options.systems = _names(parser, "--systems", options.systems, known)
     if options.cores is not None:
         try:
@@ -108,27 +112,37 @@ def main(arguments: list[str]) -> int:
     if "floor" not in present:
         say(f"bench: no floor, no comparison: {absent['floor']}")
         return 1
-    chosen, notes = [], _absent_classes(present)
-    for system in present.values():
-        more, gaps = cells.cells_of(system, extent, options.only, cores, machine.knob_available())
-        chosen += more
-        notes += gaps
-    chosen = matching(chosen, options.match)
-    if not chosen:
-        say(f"bench: no cell matches '{options.match}'; see --list")
-        return 1
-    if "insane" in present and options.only is not None and "rtt" not in options.only:
-        chosen += _hop_cell(present["insane"], extent, cores)
-    if not machine.knob_available():
-        notes.append(f"CPU latency knob: {machine.KNOB} may not be written by this user; measured with it off only")
-    for note in notes:
-        say(f"absent: {note}")
-    if options.list:
-        print("\n".join(cell.label for cell in chosen))
-        return 0
-    os.sched_setaffinity(0, cores.orchestrator)
-    seed = options.seed if options.seed is not None else time.time_ns() % 2**32
-    outcome = Bench(present, chosen, extent, cores, method, seed, options.nice, say).run()
+    placements, notes = list(options.placement or cells.PLACEMENTS), _absent_classes(present)
+    chosen: list[cells.Cell] = []
+    with contextlib.ExitStack() as stack:
+        pair_of_hosts = None
+        if "veth" in placements and not options.list:
+            try:
+                pair_of_hosts = stack.enter_context(hosts.two_hosts())
+            except hosts.NoHosts as reason:
+                placements.remove("veth")
+                notes.append(f"placement veth: {reason}")
+        for system in present.values():
+            more, gaps = cells.cells_of(system, extent, options.only, cores, machine.knob_available(), placements)
+            chosen += more
+            notes += gaps
+        chosen = matching(chosen, options.match)
+        if not chosen:
+            say(f"bench: no cell matches '{options.match}'; see --list" if options.match else
+                "bench: there is nothing to measure" + "".join(f"; {note}" for note in notes[-1:]))
+            return 1
+        if "insane" in present and ("local" not in placements or (options.only is not None and "rtt" not in options.only)):
+            chosen += _hop_cell(present["insane"], extent, cores)
+        if not machine.knob_available():
+            notes.append(f"CPU latency knob: {machine.KNOB} may not be written by this user; measured with it off only")
+        for note in notes:
+            say(f"absent: {note}")
+        if options.list:
+            print("\n".join(cell.label for cell in chosen))
+            return 0
+        os.sched_setaffinity(0, cores.orchestrator)
+        seed = options.seed if options.seed is not None else time.time_ns() % 2**32
+        outcome = Bench(present, chosen, extent, cores, method, seed, options.nice, say, pair_of_hosts).run()
     facts["run"] = {
         "extent": extent.name, "seed": seed, "pair": list(cores.pair), "aux_core": cores.aux, "nice": options.nice,
         "rounds": outcome.rounds, "seconds": round(outcome.seconds, 1), "cells": len(chosen),
@@ -136,7 +150,7 @@ def main(arguments: list[str]) -> int:
     }
     facts["versions"] = {key: system.describe.get("version") for key, system in present.items()}
     facts["absent"], facts["notes"] = absent, notes + _failed_cells(outcome)
-    return _write(options, folder, facts, outcome, absent, seed)
+    return _write(options, folder, facts, outcome, absent, seed, cores)
 
 
 def matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
@@ -150,15 +164,16 @@ def matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
 
 def _hop_cell(system: systems.System, extent: cells.Extent, cores: machine.Cores) -> list[cells.Cell]:
     """The spinning round trip that the link hop is half of, for runs without the round-trip experiment."""
-    found, _ = cells.cells_of(system, extent, ["rtt"], cores, False)
+    found, _ = cells.cells_of(system, extent, ["rtt"], cores, False, ["local"])
     return [c for c in found if c.payload == 64 and c.waiting == "spin" and not c.variant]
 
 
 def _write(
-    options: argparse.Namespace, folder: Path, facts: dict[str, Any], outcome: Outcome, absent: dict[str, str], seed: int
+    options: argparse.Namespace, folder: Path, facts: dict[str, Any], outcome: Outcome, absent: dict[str, str], seed: int,
+    cores: machine.Cores,
 ) -> int:
     table = rows.make_rows(outcome, seed)
-    verdicts = Judge(outcome.kept, absent, seed).all()
+    verdicts = Judge(outcome.kept, absent, seed, cores.helpers is not None).all()
     drawn = [] if options.no_plots else plots.draw(outcome.kept, folder, folder / ".venv", say)
     options.out.write_text(json.dumps({"machine": facts, "rows": table}, indent=1) + "\n")
     with (folder / "runs.jsonl").open("w") as raw:

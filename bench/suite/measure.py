@@ -12,6 +12,7 @@ from typing import Any
 
 from . import stats
 from .cells import Cell, Extent
+from .hosts import Hosts
 from .machine import Cores, knob
 from .process import Void, run_cell, run_method, used_cores
 from .systems import System
@@ -66,13 +67,15 @@ class Outcome:
 
 def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
     """How many messages and seconds a repetition of this cell takes."""
-    slow = cell.waiting != "spin" or cell.language == "python"
+    slow = cell.waiting != "spin" or cell.language == "python" or cell.placement != "local"
     if cell.experiment == "rtt":
         return {"count": 100_000, "warmup": 1_000 if slow else 10_000, "seconds": extent.window_s}
     if cell.experiment == "large":
         return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
         return {"count": 50, "warmup": 1, "seconds": 1.5}
+    if cell.payload > 1024:
+        return {"count": 1, "warmup": 200, "seconds": extent.window_s}
     return {"count": 1, "warmup": 2_000 if slow or cell.experiment == "fanout" else 10_000, "seconds": extent.window_s}
 
 
@@ -106,8 +109,9 @@ class Bench:
 
     def __init__(
         self, systems: dict[str, System], cells: list[Cell], extent: Extent, cores: Cores, method: Path, seed: int,
-        nice: int, say: Callable[[str], None],
+        nice: int, say: Callable[[str], None], hosts: Hosts | None = None,
     ) -> None:
+        self.hosts = hosts
         self.systems, self.cells, self.extent, self.cores = systems, cells, extent, cores
         self.method, self.nice, self.say = method, nice, say
         self.rng = random.Random(seed)
@@ -135,7 +139,8 @@ class Bench:
     def _run_once(self, cell: Cell) -> dict[str, Any]:
         with knob(cell.knob):
             if not cell.is_method_floor:
-                return run_cell(cell, self.systems[cell.key].command, self.cores, amounts(cell, self.extent), self.nice)
+                return run_cell(cell, self.systems[cell.key].command, self.cores, amounts(cell, self.extent), self.nice,
+                                self.hosts)
             amount = FLOOR_ROUND_TRIPS if cell.experiment == "rtt" else FLOOR_SECONDS
             result = run_method(self.method, cell.experiment, self.cores.pair, cell.payload, amount, self.nice)
             return {"rtt-client" if cell.experiment == "rtt" else "oneway-sink": [result]}
@@ -183,7 +188,7 @@ class Bench:
         """All cells once. What shares a floor stays together, so that floors can be shared and systems compared."""
         blocks: dict[tuple[object, ...], list[Cell]] = {}
         for cell in self.cells:
-            blocks.setdefault((cell.experiment, cell.payload, cell.sinks), []).append(cell)
+            blocks.setdefault((cell.experiment, cell.placement, cell.payload, cell.sinks), []).append(cell)
         order = list(blocks.values())
         self.rng.shuffle(order)
         for block in order:

@@ -48,9 +48,10 @@ def curves(kept: list[Repetition]) -> dict[str, dict[str, list[list[float]]]]:
         rows = [r.cdf_ns for r in reps if r.cdf_ns and len(r.cdf_ns) == len(CDF_POINTS)]
         if cell.experiment != "rtt" or not rows:
             continue
+        where = "" if cell.placement == "local" else f"{cell.placement}-"
         pairs = zip(zip(*rows, strict=False), CDF_POINTS, strict=False)
         line = [[sorted(column)[len(column) // 2] / 1e3, part / 1e5] for column, part in pairs]
-        plot = f"rtt-{cell.payload}-{cell.waiting}{'-knob' if cell.knob else ''}.png"
+        plot = f"rtt-{where}{cell.payload}-{cell.waiting}{'-knob' if cell.knob else ''}.png"
         name = " ".join(word for word in (cell.system, cell.variant) if word)
         found.setdefault(plot, {})[name + (" (python)" if cell.language == "python" else "")] = line
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell
+from .hosts import Hosts
 from .machine import Cores
 
 #: A process that says nothing for this long hangs. Not a judgement of speed: the repetition is void and counted.
@@ -138,20 +139,36 @@ def used_cores(cell: Cell, cores: Cores) -> list[int]:
     roles = _roles(cell, cores)
     order = [roles[-1][1]] + [core for _, core, _ in roles[:-1]]
     unique = list(dict.fromkeys(order))
+    if cell.placement == "veth":
+        return unique + (list(cores.helpers) if cell.aux and cores.helpers is not None else [])
     return unique + ([cores.aux] if cell.aux_core and cores.aux is not None else [])
 
 
-def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int) -> dict[str, Any]:
-    """Runs all processes of one repetition. Gives the result lines by role; a fan-out has one per sink."""
+def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
+    """The helper processes, which start first: one, or one on each host."""
+    if not cell.aux:
+        return []
+    if cell.placement == "local":
+        # A helper has a core of its own where there is one, even if it does not need it.
+        return [("aux", cores.aux if cores.aux is not None else cores.pair[1], [])]
+    alone = ["--alone"] if cores.helpers is not None else []
+    return [("aux", core, ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)]
+
+
+def run_cell(
+    cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int, hosts: Hosts | None = None
+) -> dict[str, Any]:
+    """Runs all processes of one repetition, on `hosts` if the cell is placed on two. Gives the result lines by role; a
+    fan-out has one per sink."""
+    if cell.placement == "veth" and hosts is None:
+        raise Void("there are no two hosts")
     shm = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=shm if os.access(shm, os.W_OK) else None))
     shared = ["--dir", str(folder), "--payload", str(cell.payload), "--waiting", cell.waiting,
               "--variant", cell.variant, "--sinks", str(cell.sinks), "--count", str(int(amounts["count"])),
               "--warmup", str(int(amounts["warmup"])), "--seconds", f"{amounts['seconds']:g}"]
-    roles = _roles(cell, cores)
-    if cell.aux:
-        # A helper has a core of its own where there is one, even if it does not need it.
-        roles.insert(0, ("aux", cores.aux if cores.aux is not None else cores.pair[1], []))
+    helpers = _helpers(cell, cores)
+    roles = helpers + _roles(cell, cores)
     started: list[tuple[str, Process]] = []
     try:
         def gather() -> None:
@@ -164,6 +181,10 @@ def run_cell(cell: Cell, command: list[str], cores: Cores, amounts: dict[str, fl
             if role != "fanout-sink":
                 gather()
             line = [*command, role, "--core", str(core), *shared, *more]
+            if cell.placement == "veth" and hosts is not None:
+                # The active end and its helper are on the first host, the others on the second.
+                host = number if role == "aux" else int(number != len(roles) - 1)
+                line = hosts.within(host, [*line, *hosts.arguments(host)])
             started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
             if role == "aux":
                 gather()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bars import Verdict
+from .bars_kinds import Verdict
 
 HEADS = {
     "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
@@ -96,16 +96,18 @@ def make_report(
     out.append("")
     tables: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        tables.setdefault((row["experiment"], row["payload_bytes"], row["sinks"], row["waiting"]), []).append(row)
+        key = tuple(row[f] for f in ("experiment", "placement", "payload_bytes", "sinks", "waiting"))
+        tables.setdefault(key, []).append(row)
     for experiment, head in HEADS.items():
         mine = {key: value for key, value in tables.items() if key[0] == experiment}
         if not mine:
             continue
         out += [f"## {head}", ""]
         out += [line for plot in plots if plot.startswith(experiment) for line in (f"![{plot}]({plot})", "")]
-        for (_, payload, sinks, waiting), found in sorted(mine.items(), key=lambda item: str(item[0])):
+        for (_, placement, payload, sinks, waiting), found in sorted(mine.items(), key=lambda item: str(item[0])):
+            where = ", between two hosts" if placement == "veth" else ""
             fan = f", {sinks} sink{'s' if sinks > 1 else ''}" if experiment == "fanout" else ""
             reference = next((r["reference"] for r in found if r["reference"]), None)
-            out += [f"### {payload} B{fan}, {waiting}" + (f" (reference: {reference})" if reference else ""), ""]
+            out += [f"### {payload} B{fan}, {waiting}{where}" + (f" (reference: {reference})" if reference else ""), ""]
             out += [*_table(found, experiment), ""]
     return "\n".join(out)

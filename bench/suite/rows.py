@@ -43,7 +43,7 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     waiting = "sleep" if cell.waiting == "sleep" else "spin"
     for other in cells:
         same = (other.experiment, other.payload, other.sinks) == (cell.experiment, cell.payload, cell.sinks)
-        bare = other.key == "floor" and other.variant == "" and other.waiting == waiting
+        bare = other.key == "floor" and other.variant == "" and other.waiting == waiting and other.placement == "local"
         if bare and same and (other.knob == cell.knob or (waiting == "spin" and not other.knob)):
             return other
     return None
@@ -89,7 +89,8 @@ def paired_ratios(a: list[Repetition], b: list[Repetition], by_floor: bool) -> l
 def hops(table: dict[Cell, list[Repetition]]) -> dict[int, float]:
     """Per round, half the local spinning RTT of `insane` in nanoseconds."""
     for cell, reps in table.items():
-        plain = cell.key == "insane" and cell.experiment == "rtt" and cell.waiting == "spin" and cell.payload == 64
+        ours = cell.key == "insane" and cell.placement == "local"
+        plain = ours and cell.experiment == "rtt" and cell.waiting == "spin" and cell.payload == 64
         if plain and not cell.variant and not cell.knob:
             return {r.round: r.values["median_us"] * 1e3 / 2 for r in reps}
     return {}
@@ -100,8 +101,8 @@ def make_rows(outcome: Outcome, seed: int) -> list[dict[str, Any]]:
     table = by_cell(outcome.kept)
     hop = hops(table)
     rng = random.Random(seed)
-    order = sorted(table, key=lambda c: (c.experiment, c.payload, c.sinks, c.waiting, c.system, c.language, c.variant,
-                                         c.knob))
+    order = sorted(table, key=lambda c: (c.experiment, c.placement, c.payload, c.sinks, c.waiting, c.system, c.language,
+                                         c.variant, c.knob))
     rows = []
     for cell in order:
         rows.extend(_rows_of(cell, table, hop, outcome.discarded[cell], rng))
@@ -118,7 +119,7 @@ def _rows_of(
     cpu = [r.cpu_ns_per_msg for r in reps if r.cpu_ns_per_msg is not None]
     common = {
         "experiment": cell.experiment, "system": cell.system, "language": cell.language,
-        "transport": cell.transport, "waiting": cell.waiting, "variant": cell.variant, "placement": "local",
+        "transport": cell.transport, "waiting": cell.waiting, "variant": cell.variant, "placement": cell.placement,
         "payload_bytes": cell.payload, "sinks": cell.sinks, "runs": len(reps), "discarded": discarded,
         "samples": samples, "reference": name, "hop_ns": statistics.median(rounds_hops) if rounds_hops else None,
         "floor_before": statistics.median(r.floor_before for r in reps),

@@ -61,11 +61,31 @@ class CellChoice(unittest.TestCase):
 
     def test_a_full_run_has_every_payload_and_count(self) -> None:
         modes = [{"experiment": "rtt", "waiting": "spin"}, {"experiment": "fanout", "waiting": "spin"}]
-        made, _ = cells.cells_of(system(modes), cells.FULL, None, self.four, False)
-        self.assertEqual([c.payload for c in made if c.experiment == "rtt"], [64, 1024, 8192])
-        self.assertEqual([c.sinks for c in made if c.experiment == "fanout"], [1, 8])
-        made, _ = cells.cells_of(system(modes, "iceoryx2"), cells.FULL, None, self.four, False)
-        self.assertEqual([c.sinks for c in made if c.experiment == "fanout"], [1, 2, 4, 6, 8])
+        for key, counts in (("insane", [1, 2, 4, 6, 8]), ("peer", [1, 8])):
+            made, _ = cells.cells_of(system(modes, key), cells.FULL, None, self.four, False)
+            self.assertEqual([c.payload for c in made if c.experiment == "rtt"], [64, 1024, 8192])
+            self.assertEqual([c.sinks for c in made if c.experiment == "fanout"], counts)
+
+    def test_between_two_hosts(self) -> None:
+        modes = [{"experiment": "rtt", "waiting": "sleep", "placement": "veth"},
+                 {"experiment": "oneway", "waiting": "sleep", "placement": "veth", "most_bytes": 65_507},
+                 {"experiment": "rtt", "waiting": "sleep"}]
+        made, notes = cells.cells_of(system(modes), cells.FULL, None, self.four, True, ["veth"])
+        self.assertEqual([(c.experiment, c.payload, c.placement, c.knob) for c in made],
+                         [("rtt", 64, "veth", False)] + [("oneway", size, "veth", False) for size in (64, 1024, 8192)])
+        self.assertEqual(notes, ["peer oneway veth 65536 B: it carries at most 65507 bytes"])
+        made, _ = cells.cells_of(system(modes, "zeromq"), cells.QUICK, None, self.four, False)
+        self.assertEqual([(c.experiment, c.payload, c.placement) for c in made],
+                         [("rtt", 64, "veth"), ("oneway", 1024, "veth"), ("rtt", 64, "local")])
+        self.assertIn("veth", made[0].label)
+
+    def test_helpers_on_both_hosts_need_two_cores_more(self) -> None:
+        modes = [{"experiment": "rtt", "waiting": "spin", "placement": "veth", "aux": True, "aux_core": True}]
+        three = machine.choose_cores([0, 1, 2], NO_SIBLINGS, None)
+        made, notes = cells.cells_of(system(modes), cells.FULL, None, three, False)
+        self.assertEqual((made, len(notes)), ([], 1))
+        made, notes = cells.cells_of(system(modes), cells.FULL, None, self.four, False)
+        self.assertEqual((len(made), notes, used_cores(made[0], self.four)), (1, [], [2, 3, 1, 0]))
 
     def test_a_helper_that_needs_a_third_core_is_left_out_aloud(self) -> None:
         modes = [{"experiment": "rtt", "waiting": "spin", "variant": "driver-core", "aux": True, "aux_core": True}]
@@ -124,7 +144,7 @@ class Absences(unittest.TestCase):
 class CommandLine(unittest.TestCase):
     def test_bad_options_are_refused(self) -> None:
         for bad in (["--only", "dance"], ["--systems", "nobody"], ["--cores", "2"], ["--cores", "a,b"], ["--rounds", "0"],
-                    ["--nice", "-30"], ["--jobs", "0"], ["--only", ","], ["--what"]):
+                    ["--placement", "moon"], ["--nice", "-30"], ["--jobs", "0"], ["--only", ","], ["--what"]):
             with self.assertRaises(SystemExit), mock.patch("sys.stderr"):
                 parse(bad)
 

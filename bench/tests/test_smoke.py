@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from suite import rows
+from suite import hosts, rows
 from suite.cells import WAITING_CLASSES
 from suite.systems import BENCH
 
@@ -37,22 +37,46 @@ class Smoke(unittest.TestCase):
         self.assertIn("not measured", report)
         self.assertIn("insane: not part of this run", report)
 
-    def check_row(self, row: dict[str, object]) -> None:
+    @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
+    def test_a_run_between_two_hosts(self) -> None:
+        before = hosts.present()
+        with TemporaryDirectory() as folder:
+            out = Path(folder) / "latest.json"
+            command = [str(BENCH / "run"), "--quick", "--placement", "veth", "--only", "rtt", "--match", "sleep",
+                       "--systems", "floor,udp,insane", "--rounds", "1", "--no-plots", "--out", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            raw = [json.loads(line) for line in (Path(folder) / "runs.jsonl").read_text().splitlines()]
+            found = json.loads(out.read_text())
+        self.assertEqual(hosts.present(), before)
+        self.assertEqual(found["machine"]["run"]["failed"], 0, found["machine"]["notes"])
+        # On a machine that does not hold still some are discarded, but not failed.
+        kept = {(r["cell"]["system"], r["cell"]["variant"]) for r in raw if r["cell"]["placement"] == "veth"}
+        self.assertTrue(kept <= {("floor", "chain-2"), ("floor", "chain-6"), ("udp", ""), ("insane", "")}, kept)
+        self.assertGreaterEqual(len(kept) + found["machine"]["run"]["discarded"], 4)
+        for row in (r for r in found["rows"] if r["placement"] == "veth"):
+            self.check_row(row, "veth", ("floor", "udp", "insane"))
+
+    def check_row(
+        self, row: dict[str, object], placement: str = "local", systems: tuple[str, ...] = ("floor", "udp")
+    ) -> None:
         self.assertEqual(tuple(row), rows.FIELDS)
         self.assertEqual(row["experiment"], "rtt")
-        self.assertIn(row["system"], ("floor", "udp"))
+        self.assertIn(row["system"], systems)
         self.assertIn(row["waiting"], WAITING_CLASSES)
         self.assertIn(row["metric"], rows.UNITS)
         self.assertEqual(row["unit"], rows.UNITS[row["metric"]])
-        self.assertEqual((row["placement"], row["payload_bytes"], row["sinks"]), ("local", 64, 1))
-        self.assertEqual(len(set(row["cores"])), 2)
+        self.assertEqual((row["placement"], row["payload_bytes"], row["sinks"]), (placement, 64, 1))
+        self.assertEqual(len(set(row["cores"])), len(row["cores"]))
+        self.assertIn(len(row["cores"]), (2, 4) if placement == "veth" else (2,))
         for name in ("median", "low", "high", "floor_before", "floor_after", "cpu_per_msg"):
             self.assertTrue(math.isfinite(row[name]) and row[name] > 0, (name, row))
         self.assertTrue(row["low"] <= row["median"] <= row["high"])
         self.assertTrue(max(row["floor_before"], row["floor_after"]) <= 1.2 * min(row["floor_before"], row["floor_after"]))
         self.assertGreaterEqual(row["samples"], 1)
         self.assertEqual(row["loss"], 0)
-        self.assertIsNone(row["hop_ns"])
+        if placement == "local":
+            self.assertIsNone(row["hop_ns"])
 
 
 if __name__ == "__main__":

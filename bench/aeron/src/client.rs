@@ -1,14 +1,14 @@
 //! One end: an Aeron client whose conductor is run by the thread that carries the messages, one exclusive publication,
 //! one subscription. The hot path calls the C functions directly; the Rust binding's wrappers stay out of it.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use bench_harness::{Args, Stop, Waiting, stamp};
 use rusteron_client::bindings::{
-    aeron_buffer_claim_commit, aeron_buffer_claim_t, aeron_exclusive_publication_try_claim, aeron_header_t,
-    aeron_subscription_poll,
+    aeron_buffer_claim_commit, aeron_buffer_claim_t, aeron_exclusive_publication_offer,
+    aeron_exclusive_publication_try_claim, aeron_header_t, aeron_subscription_poll,
 };
 use rusteron_client::{
     Aeron, AeronContext, AeronExclusivePublication, AeronSubscription, BackoffIdleStrategy, Handlers, IdleStrategy,
@@ -17,12 +17,19 @@ use rusteron_client::{
 use crate::driver::{Embedded, folder};
 
 const CHANNEL: &CStr = c"aeron:ipc";
+/// The port of the host that a stream goes to, and the most that goes there in one datagram of the default MTU.
+const PORT: u16 = 20_121;
+const MOST_CLAIMED: usize = 1376;
 /// How long an end waits for the other one, or for the driver.
 const MEETING: Duration = Duration::from_secs(20);
 /// Fragments taken per poll.
 const FRAGMENTS: usize = 64;
 /// Conductors run once per so many messages.
 const MESSAGES_PER_DUTY: u32 = 256;
+/// Between two hosts the driver carries every message: it runs after each round trip's message, and after a few of a flow.
+const FLOW_MESSAGES_PER_DUTY: u32 = 16;
+/// The client's conductor, which carries none, runs once per so many turns of the driver there.
+const TURNS_PER_CONDUCTOR: u32 = 64;
 
 /// Results of `try_claim` that say «again».
 const BACK_PRESSURED: i64 = -2;
@@ -39,8 +46,22 @@ pub struct End {
     /// Conductors run after so many polls that found nothing: seldom for round trips, where the message is about to
     /// come, often for a one-way flow, where the source may be waiting for the driver to move its limit.
     idle_polls_per_duty: u32,
+    messages_per_duty: u32,
     messages: u32,
     idle_polls: u32,
+    two_hosts: bool,
+    turns: u32,
+    /// What is too long for one datagram is written here first, and read from here.
+    whole: Vec<u8>,
+    payload: usize,
+}
+
+/// Where a stream to `address` goes.
+fn channel(args: &Args, address: std::net::Ipv4Addr) -> Result<CString> {
+    if !args.two_hosts() {
+        return Ok(CHANNEL.into());
+    }
+    Ok(CString::new(format!("aeron:udp?endpoint={address}:{PORT}"))?)
 }
 
 impl End {
@@ -54,17 +75,37 @@ impl End {
         client.start()?;
         let (mut publication, mut subscription) = (None, None);
         if receives != 0 {
-            let request = client.async_add_subscription(CHANNEL, receives, Handlers::NONE, Handlers::NONE)?;
+            let request =
+                client.async_add_subscription(&channel(args, args.own)?, receives, Handlers::NONE, Handlers::NONE)?;
             subscription = Some(until(&client, "a subscription", || Ok(request.poll()?))?);
         }
         if sends != 0 {
-            let request = client.async_add_exclusive_publication(CHANNEL, sends)?;
+            let request = client.async_add_exclusive_publication(&channel(args, args.peer)?, sends)?;
             publication = Some(until(&client, "a publication", || Ok(request.poll()?))?);
         }
         let idle = (args.waiting == Waiting::Adaptive).then(BackoffIdleStrategy::new);
         // An end that backs off spends up to a millisecond per idle poll.
         let idle_polls_per_duty = if idle.is_some() { 16 } else { idle_polls_per_duty };
-        Ok(Self { publication, subscription, client, driver, idle, idle_polls_per_duty, messages: 0, idle_polls: 0 })
+        let (two_hosts, flows) = (args.two_hosts(), sends == 0 || receives == 0);
+        Ok(Self {
+            publication,
+            subscription,
+            client,
+            driver,
+            idle,
+            idle_polls_per_duty: if two_hosts { 1 } else { idle_polls_per_duty },
+            messages_per_duty: match (two_hosts, flows) {
+                (false, _) => MESSAGES_PER_DUTY,
+                (true, false) => 1,
+                (true, true) => FLOW_MESSAGES_PER_DUTY,
+            },
+            messages: 0,
+            idle_polls: 0,
+            two_hosts,
+            turns: 0,
+            whole: Vec::with_capacity(args.payload),
+            payload: args.payload,
+        })
     }
 
     /// Waits until a subscriber is there, and as many as there should be.
@@ -85,7 +126,10 @@ impl End {
     /// One turn of the conductors.
     fn duty(&mut self) -> Result<()> {
         (self.messages, self.idle_polls) = (0, 0);
-        self.client.main_do_work()?;
+        self.turns += 1;
+        if !self.two_hosts || self.turns.is_multiple_of(TURNS_PER_CONDUCTOR) {
+            self.client.main_do_work()?;
+        }
         self.driver.work()
     }
 
@@ -101,7 +145,7 @@ impl End {
                 idle.idle(0);
             }
         }
-        if self.messages >= MESSAGES_PER_DUTY || self.idle_polls >= self.idle_polls_per_duty {
+        if self.messages >= self.messages_per_duty || self.idle_polls >= self.idle_polls_per_duty {
             self.duty()?;
         }
         Ok(())
@@ -110,6 +154,9 @@ impl End {
     /// Writes message `n` in place and publishes it; `false` if told to stop while waiting for room.
     #[inline]
     pub fn send(&mut self, n: u64, payload: usize, stop: Option<&Stop>) -> Result<bool> {
+        if self.two_hosts && payload > MOST_CLAIMED {
+            return self.offer(n, payload, stop);
+        }
         let publication = self.publication.as_ref().expect("a sending end").get_inner();
         let mut claim =
             aeron_buffer_claim_t { frame_header: std::ptr::null_mut(), data: std::ptr::null_mut(), length: 0 };
@@ -137,10 +184,34 @@ impl End {
         Ok(true)
     }
 
+    /// The same for a message of several datagrams, which Aeron copies and cuts.
+    fn offer(&mut self, n: u64, payload: usize, stop: Option<&Stop>) -> Result<bool> {
+        self.whole.resize(payload, 0);
+        stamp(&mut self.whole, n);
+        let publication = self.publication.as_ref().expect("a sending end").get_inner();
+        loop {
+            let (from, none) = (self.whole.as_ptr(), std::ptr::null_mut());
+            // SAFETY: the publication lives as long as self; `payload` bytes are there to be read; no callback is given.
+            match unsafe { aeron_exclusive_publication_offer(publication, from, payload, None, none) } {
+                0.. => break,
+                BACK_PRESSURED | ADMIN_ACTION => {
+                    if stop.is_some_and(Stop::requested) {
+                        return Ok(false);
+                    }
+                    self.found(0)?;
+                }
+                other => bail!("offering {payload} bytes: Aeron says {other}"),
+            }
+        }
+        self.whole.clear();
+        self.found(1)?;
+        Ok(true)
+    }
+
     /// Hands what is there to `take`, message by message; how many there were.
     #[inline]
     pub fn poll<F: FnMut(&[u8]) -> Result<()>>(&mut self, take: F) -> Result<u32> {
-        let mut sink = Sink { take, result: Ok(()) };
+        let mut sink = Sink { take, result: Ok(()), whole: &mut self.whole, payload: self.payload };
         let subscription = self.subscription.as_ref().expect("a receiving end").get_inner();
         // SAFETY: the subscription lives as long as self; the handler gets the very `sink` that lives on this stack.
         let count =
@@ -152,9 +223,28 @@ impl End {
     }
 }
 
-struct Sink<F> {
+struct Sink<'a, F> {
     take: F,
     result: Result<()>,
+    whole: &'a mut Vec<u8>,
+    payload: usize,
+}
+
+impl<F: FnMut(&[u8]) -> Result<()>> Sink<'_, F> {
+    /// One fragment. A stream is in order and lacks nothing, so that the pieces of a message simply follow each other.
+    #[inline]
+    fn add(&mut self, fragment: &[u8]) -> Result<()> {
+        if self.whole.is_empty() && fragment.len() == self.payload {
+            return (self.take)(fragment);
+        }
+        self.whole.extend_from_slice(fragment);
+        if self.whole.len() < self.payload {
+            return Ok(());
+        }
+        let taken = (self.take)(self.whole);
+        self.whole.clear();
+        taken
+    }
 }
 
 /// Called by Aeron for each message while it polls.
@@ -168,9 +258,9 @@ unsafe extern "C-unwind" fn on_fragment<F: FnMut(&[u8]) -> Result<()>>(
     _header: *mut aeron_header_t,
 ) {
     // SAFETY: by this function's own contract.
-    let (sink, message) = unsafe { (&mut *sink.cast::<Sink<F>>(), std::slice::from_raw_parts(data, length)) };
+    let (sink, message) = unsafe { (&mut *sink.cast::<Sink<'_, F>>(), std::slice::from_raw_parts(data, length)) };
     if sink.result.is_ok() {
-        sink.result = (sink.take)(message);
+        sink.result = sink.add(message);
     }
 }
 

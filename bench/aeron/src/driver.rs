@@ -15,9 +15,14 @@ const MTU_BYTES: usize = 16 << 10;
 /// Length of a term of a log buffer: three of them make a channel, half of one is its window.
 const TERM_BYTES: usize = 4 << 20;
 
-/// Where driver and clients of a repetition meet.
+/// Between two hosts: the kernel's buffers of each socket, and how much a receiver lets a sender send before it has answered.
+const SOCKET_BUFFER_BYTES: usize = 2 << 20;
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Where driver and clients of a host meet.
 pub fn folder(args: &Args) -> Result<CString> {
-    Ok(CString::new(args.dir.join("aeron").display().to_string())?)
+    let name = if args.host() == 0 { "aeron" } else { "aeron-1" };
+    Ok(CString::new(args.dir.join(name).display().to_string())?)
 }
 
 fn launch(args: &Args) -> Result<AeronDriver> {
@@ -29,6 +34,13 @@ fn launch(args: &Args) -> Result<AeronDriver> {
     context.set_ipc_mtu_length(MTU_BYTES)?;
     context.set_ipc_term_buffer_length(TERM_BYTES)?;
     context.set_term_buffer_sparse_file(false)?;
+    if args.two_hosts() {
+        // The MTU stays as it is: a datagram is a frame of the usual cable.
+        context.set_term_buffer_length(TERM_BYTES)?;
+        context.set_socket_so_rcvbuf(SOCKET_BUFFER_BYTES)?;
+        context.set_socket_so_sndbuf(SOCKET_BUFFER_BYTES)?;
+        context.set_rcv_initial_window_length(WINDOW_BYTES)?;
+    }
     let driver = AeronDriver::new(&context)?;
     driver.start(true).context("starting the media driver")?;
     Ok(driver)

@@ -1,7 +1,7 @@
-//! Aeron over its IPC transport: the C client and the C media driver.
+//! Aeron over its IPC transport, between two hosts over UDP: the C client and the C media driver.
 //!
 //! Two variants. `invoker` embeds the driver in one of the two ends, whose thread runs it now and then: one busy thread
-//! per side and nothing else. `driver-core` gives the driver a process and a core of its own.
+//! per side and nothing else. `driver-core` gives the driver a process and a core of its own. With two hosts each has a driver.
 
 mod client;
 mod driver;
@@ -35,6 +35,7 @@ fn embedded(args: &Args) -> Result<Embedded> {
         _ => bail!("Aeron has no variant '{}' that waits by '{}'", args.variant, args.waiting.word()),
     }
     let first_passive = match args.role {
+        _ if args.two_hosts() => true,
         Role::RttServer | Role::OnewaySink => true,
         Role::FanoutSink => args.index == 0,
         _ => false,
@@ -111,6 +112,12 @@ impl System for AeronIpc {
         let mut modes = Vec::new();
         for experiment in ["rtt", "oneway", "fanout"] {
             let mode = |waiting| Mode::new(experiment, waiting, "shm");
+            modes.push(mode(Waiting::Spin).variant(INVOKER));
+            modes.push(mode(Waiting::Spin).variant(DRIVER_CORE).aux_core());
+            modes.push(mode(Waiting::Adaptive).variant(DRIVER_CORE).aux_core());
+        }
+        for experiment in ["rtt", "oneway"] {
+            let mode = |waiting| Mode::new(experiment, waiting, "reliable").veth();
             modes.push(mode(Waiting::Spin).variant(INVOKER));
             modes.push(mode(Waiting::Spin).variant(DRIVER_CORE).aux_core());
             modes.push(mode(Waiting::Adaptive).variant(DRIVER_CORE).aux_core());

@@ -48,6 +48,14 @@ impl Line {
         self.receive(stride(self.payload), n, self.answer);
     }
 
+    /// The turn of somebody between two lines: what comes by this one goes on by the other, and the answer back.
+    #[inline]
+    pub fn pass_on(&self, to: &Self, n: u64) {
+        self.receive(0, n, self.payload);
+        to.ask(n);
+        self.send(stride(self.payload), n, self.answer);
+    }
+
     /// The second side's turn.
     #[inline]
     pub fn answer(&self, n: u64) {

@@ -4,13 +4,18 @@
 //! large messages. The two spinning floors that everything is compared with (`rtt`, `oneway`) are measured by
 //! `method.c` beside this crate; the same loops in Rust are kept here for the test that compares the two, and are not
 //! offered by `describe`.
+//!
+//! `chain-2` and `chain-6` are round trips of so many wake-ups by futex, placed as INSANE's processes are between two hosts: in
+//! the first the ends wake each other, in the second each message and each answer goes through both hosts' helpers.
 
 mod line;
 mod memory;
 mod ring;
 
 use anyhow::{Result, bail};
-use bench_harness::{Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting};
+use bench_harness::{
+    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting,
+};
 
 use line::Line;
 use memory::Shared;
@@ -18,6 +23,9 @@ use ring::{Reader, Ring, Wake, Writer};
 
 /// The variant of sleeping fan-out in which each reader is woken by a system call of its own.
 const WAKE_EACH: &str = "wake-each";
+/// Round trips of two wake-ups and of six.
+const CHAIN_2: &str = "chain-2";
+const CHAIN_6: &str = "chain-6";
 
 struct Floor;
 
@@ -65,14 +73,20 @@ fn offered(args: &Args) -> Result<()> {
     }
     match args.variant.as_str() {
         "" => Ok(()),
-        WAKE_EACH if args.waiting == Waiting::Sleep => Ok(()),
+        WAKE_EACH | CHAIN_2 | CHAIN_6 if args.waiting == Waiting::Sleep => Ok(()),
         other => bail!("no variant '{other}'"),
     }
 }
 
+/// The line of an end: the only one, or in a chain of six the first or the last of three.
 fn open_line(args: &Args) -> Result<Line> {
+    let last = args.variant == CHAIN_6 && args.host() == 1;
+    open_line_of(args, if last { 2 } else { 0 })
+}
+
+fn open_line_of(args: &Args, number: u32) -> Result<Line> {
     offered(args)?;
-    let shared = Shared::file(&args.dir.join("floor-line"), Line::bytes(args.payload))?;
+    let shared = Shared::file(&args.dir.join(format!("floor-line-{number}")), Line::bytes(args.payload))?;
     // A large message goes one way; the answer only says that it was read.
     let large = matches!(args.role, Role::LargeSource | Role::LargeSink);
     Ok(Line::new(shared, args.payload, if large { 8 } else { args.payload }, args.waiting))
@@ -105,6 +119,8 @@ impl System for Floor {
                 mode("fanout", Waiting::Sleep).variant(WAKE_EACH),
                 mode("large", Waiting::Spin),
                 mode("large", Waiting::Sleep),
+                mode("rtt", Waiting::Sleep).variant(CHAIN_2).veth(),
+                mode("rtt", Waiting::Sleep).variant(CHAIN_6).veth().aux(),
             ],
             absent: vec![],
         }
@@ -127,6 +143,20 @@ impl System for Floor {
             bail!("sink {} of {}", args.index, args.sinks);
         }
         Ok(Reading(Reader::new(open_ring(args)?, args.index as usize)))
+    }
+
+    fn aux(args: &Args, control: &Control) -> Result<()> {
+        if args.variant != CHAIN_6 {
+            bail!("only a chain of six has helpers");
+        }
+        let (from, to) = (open_line_of(args, args.index)?, open_line_of(args, args.index + 1)?);
+        control.ready()?;
+        control.await_go()?;
+        for n in 1.. {
+            // The process is ended where it sleeps, when its standard input closes.
+            from.pass_on(&to, n);
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line that every system program understands.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -54,6 +55,26 @@ impl Waiting {
     }
 }
 
+/// Where the two ends of a repetition are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Placement {
+    /// On one host.
+    Local,
+    /// On two hosts: network namespaces that a veth pair joins.
+    Veth,
+}
+
+impl Placement {
+    /// The word used in rows and on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Veth => "veth",
+        }
+    }
+}
+
 /// One process of one repetition.
 #[derive(Clone, Debug, Parser)]
 #[command(about = "One process of one repetition of the comparison suite; see bench/README.md")]
@@ -88,9 +109,41 @@ pub struct Args {
     /// Number of sinks (fanout).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub sinks: u32,
-    /// Which sink this is, from 0 (fanout).
+    /// Which sink this is, from 0 (fanout); with two hosts, which host's helper (aux): 0 is that of the active end.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
+    /// Where the two ends are.
+    #[arg(long, value_enum, default_value = "local")]
+    pub placement: Placement,
+    /// The address of this process's host.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub own: Ipv4Addr,
+    /// The address of the other end's host.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub peer: Ipv4Addr,
+    /// This helper has its core to itself (aux): it may spin.
+    #[arg(long)]
+    pub alone: bool,
+}
+
+impl Args {
+    /// Which of the two hosts this process is on: 0 is that of the active end (clients, sources), 1 the other. 0 for
+    /// all of them where there is one host.
+    #[must_use]
+    pub fn host(&self) -> u32 {
+        match (self.placement, self.role) {
+            (Placement::Local, _) => 0,
+            (Placement::Veth, Role::Aux) => self.index,
+            (Placement::Veth, Role::RttServer | Role::OnewaySink | Role::FanoutSink | Role::LargeSink) => 1,
+            (Placement::Veth, _) => 0,
+        }
+    }
+
+    /// Whether the two ends are on two hosts.
+    #[must_use]
+    pub fn two_hosts(&self) -> bool {
+        self.placement == Placement::Veth
+    }
 }
 
 /// Payloads hold at least an 8-byte sequence number and are whole words, so that reading all of it is well defined.
@@ -122,6 +175,19 @@ mod tests {
         assert_eq!(args.core, [0, 1, 3]);
         assert_eq!(args.waiting, Waiting::Sleep);
         assert_eq!((args.payload, args.count, args.warmup, args.sinks, args.index), (1024, 5, 6, 8, 7));
+        assert_eq!((args.placement, args.own, args.peer), (Placement::Local, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST));
+    }
+
+    #[test]
+    fn two_hosts_are_understood_and_each_role_has_its_own() {
+        let host = |role: &str| {
+            let line = format!("prog {role} --placement veth --own 10.0.0.1 --peer 10.0.0.2");
+            let args = Args::try_parse_from(line.split_whitespace()).expect("a valid line");
+            assert!(args.two_hosts() && args.own != args.peer);
+            args.host()
+        };
+        assert_eq!(["rtt-client", "oneway-source", "aux --index 0"].map(host), [0; 3]);
+        assert_eq!(["rtt-server", "oneway-sink", "aux --index 1"].map(host), [1; 3]);
     }
 
     #[test]
@@ -136,6 +202,8 @@ mod tests {
             "prog rtt-client --waiting nap",
             "prog rtt-client --core x",
             "prog fanout-source --sinks 0",
+            "prog rtt-client --placement moon",
+            "prog rtt-client --own somewhere",
             "prog no-such-role",
             "prog",
         ] {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::Waiting;
+use crate::{Placement, Waiting};
 
 /// One thing that the program can be asked to do.
 #[derive(Clone, Debug, Serialize)]
@@ -19,13 +19,47 @@ pub struct Mode {
     pub aux: bool,
     /// Whether that helper burns a core, so that the mode is left out where no core is spare.
     pub aux_core: bool,
+    /// `local`, or `veth`: between two hosts.
+    pub placement: &'static str,
+    /// The largest payload in bytes; 0 for any.
+    pub most_bytes: usize,
 }
 
 impl Mode {
     /// A plain mode without a helper process.
     #[must_use]
     pub fn new(experiment: &'static str, waiting: Waiting, transport: &'static str) -> Self {
-        Self { experiment, waiting: waiting.word(), variant: "", transport, aux: false, aux_core: false }
+        Self {
+            experiment,
+            waiting: waiting.word(),
+            variant: "",
+            transport,
+            aux: false,
+            aux_core: false,
+            placement: Placement::Local.word(),
+            most_bytes: 0,
+        }
+    }
+
+    /// The same between two hosts.
+    #[must_use]
+    pub fn veth(mut self) -> Self {
+        self.placement = Placement::Veth.word();
+        self
+    }
+
+    /// The same for payloads of up to so many bytes.
+    #[must_use]
+    pub fn most_bytes(mut self, bytes: usize) -> Self {
+        self.most_bytes = bytes;
+        self
+    }
+
+    /// The same with a helper process, on each host if there are two.
+    #[must_use]
+    pub fn aux(mut self) -> Self {
+        self.aux = true;
+        self
     }
 
     /// The same as a named variant.

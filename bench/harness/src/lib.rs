@@ -13,12 +13,14 @@ pub mod payload;
 pub mod roles;
 pub mod summary;
 pub mod sys;
+pub mod window;
 
-pub use args::{Args, Role, Waiting};
+pub use args::{Args, Placement, Role, Waiting};
 pub use control::{Control, Stop};
 pub use describe::{Absent, Description, Mode};
 pub use payload::{Tally, check, read_all, stamp};
 pub use roles::{Consumer, Echoer, Pinger, Producer, System, main};
+pub use window::{Window, Words};
 
 /// How long an adaptive end polls before it goes to sleep. One figure for all systems that leave the choice to us.
 pub const ADAPTIVE_SPIN: std::time::Duration = std::time::Duration::from_micros(50);

@@ -24,15 +24,18 @@ class Insane:
     def describe(self) -> dict[str, Any]:
         import insane
 
-        modes = [{"experiment": "rtt", "waiting": waiting, "variant": "", "transport": "shm", "aux": True,
-                  "aux_core": False} for waiting in ("spin", "adaptive", "sleep")]
+        modes = [{"experiment": "rtt", "waiting": waiting, "variant": "", "transport": transport, "aux": True,
+                  "aux_core": False, "placement": placement}
+                 for placement, transport in (("local", "shm"), ("veth", "datagram"))
+                 for waiting in ("spin", "adaptive", "sleep")]
         return {"system": "insane", "language": "python", "version": insane.__version__, "modes": modes, "absent": []}
 
     def stream(self, args: argparse.Namespace) -> Any:
         """A stream of the default QoS. The session lives as long as the process."""
         import insane
 
-        self.session = insane.Session("bench", socket=str(args.dir / "insane.sock"))
+        name = "insane-1.sock" if contract.host(args) else "insane.sock"
+        self.session = insane.Session("bench", socket=str(args.dir / name))
         return self.session.stream()
 
     def pinger(self, args: argparse.Namespace) -> Callable[[int], None]:
@@ -63,6 +66,8 @@ class Insane:
             with sink.consume() as question:
                 if source is None:
                     source = stream.source("answers")
+                    if args.placement != "local" and source.wait_for_sinks(1, timeout=MEETING_S) < 1:
+                        raise SystemExit("nobody is there for answers")
                 contract.stamp(answer, contract.check(question, payload))
                 source.send(answer)
 

@@ -1,19 +1,24 @@
 //! INSANE through its Rust client. The helper process is a runtime with the shipped configuration, but for a larger quota
 //! where a large message needs it; it is on no path that is measured and sleeps.
 //!
+//! Between two hosts each has a runtime, on the path of every message: its network thread looks again and again for as long as
+//! the class says, which is not at all for sleeping ends, without end for spinning ones where it has a core to itself, and
+//! otherwise as in the shipped configuration.
+//!
 //! Round trips: the echo releases after it has answered. One way and fan-out: nothing is lost, a source waits for room before
 //! it takes a buffer; it says that more follows and looks for sleepers once per [`BATCH`] messages, in the variant
-//! `unbatched` with every message.
+//! `unbatched` with every message. Between two hosts nobody waits for a best-effort sink, so it tells now and then how far it is,
+//! on a channel of its own, and the source stays within a window of that.
 
 mod open;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bench_harness::{
-    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, check,
-    read_all, stamp,
+    Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, Window,
+    Words, check, read_all, stamp,
 };
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Messages between two looks for sleepers, and the most that a sink takes at once.
@@ -29,8 +34,23 @@ const MEETING: Duration = Duration::from_secs(20);
 
 struct Insane;
 
+/// What may be on its way of a best-effort flow between two hosts, in bytes of payload and in messages: a sink's link holds 1024
+/// entries, and small messages of a batch arrive as one.
+const WINDOW_BYTES: usize = 512 << 10;
+const WINDOW_MESSAGES: usize = 2048;
+/// How long a source waits for its sink's word on that.
+const WORD: Duration = Duration::from_millis(20);
+/// The port of both runtimes' datapaths; their hosts are theirs alone.
+const PORT: u16 = 7400;
+
+/// The window of a best-effort flow, in bytes of payload.
+fn window_bytes(payload: usize) -> usize {
+    WINDOW_BYTES.min(WINDOW_MESSAGES * payload)
+}
+
+/// The runtime of this process's host.
 fn socket(args: &Args) -> PathBuf {
-    args.dir.join("insane.sock")
+    args.dir.join(if args.host() == 0 { "insane.sock" } else { "insane-1.sock" })
 }
 
 /// What every process of a repetition opens.
@@ -39,6 +59,7 @@ struct Host {
     wait: Wait,
     qos: Qos,
     payload: usize,
+    two_hosts: bool,
 }
 
 impl Host {
@@ -55,7 +76,7 @@ impl Host {
             Waiting::Sleep => Wait::Sleep,
         };
         let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
-        Ok(Self { session, wait, qos, payload: args.payload })
+        Ok(Self { session, wait, qos, payload: args.payload, two_hosts: args.two_hosts() })
     }
 
     fn stream(&self) -> Result<Stream> {
@@ -173,7 +194,11 @@ impl Echoer for Answering {
         // Without a timer, as the other systems: the process is ended from outside.
         let question = sink.consume()?;
         if source.is_none() {
-            *source = Some(host.source("answers", host.payload.min(8192))?);
+            let answers = host.source("answers", host.payload.min(8192))?;
+            if host.two_hosts {
+                await_sinks(&answers, 1)?;
+            }
+            *source = Some(answers);
         }
         let Some(source) = source else { bail!("no source") };
         if self.large {
@@ -199,12 +224,22 @@ struct Sending {
     payload: usize,
     batch: u64,
     waits: bool,
+    /// With two hosts and best effort: what the sink says of its progress.
+    window: Option<(Window, Sink)>,
     _host: Host,
 }
 
 impl Producer for Sending {
     #[inline]
     fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        if let Some((window, _)) = &mut self.window {
+            if window.is_full() && !self.await_window(stop)? {
+                return Ok(false);
+            }
+            if let Some((window, _)) = &mut self.window {
+                window.add(1);
+            }
+        }
         if self.payload <= SMALL && self.waits {
             return self.send_small(n, stop);
         }
@@ -215,12 +250,31 @@ impl Producer for Sending {
         }
         let mut buffer = self.source.buffer(self.payload)?;
         stamp(&mut buffer, n);
-        if n % self.batch == self.batch - 1 { self.source.emit(buffer)? } else { self.source.emit_more(buffer)? };
+        if n % self.batch == self.batch - 1 {
+            self.source.emit(buffer)?
+        } else {
+            self.source.emit_more(buffer)?
+        };
         Ok(true)
     }
 }
 
 impl Sending {
+    fn await_window(&mut self, stop: &Stop) -> Result<bool> {
+        let Some((window, words)) = &mut self.window else { return Ok(true) };
+        // Nobody else says now that this was the last for a while.
+        self.source.flush()?;
+        while window.is_full() {
+            match words.consume_timeout(WORD) {
+                Ok(word) => window.progress(word.to_vec().try_into().map_err(|_| anyhow!("a word of another length"))?),
+                Err(e) if e.code() != Code::Timeout => return Err(e.into()),
+                Err(_) if stop.requested() => return Ok(false),
+                Err(_) => window.forget(),
+            }
+        }
+        Ok(true)
+    }
+
     /// Small messages are copied anyway: into their descriptors, or into a slot with others.
     #[inline]
     fn send_small(&mut self, n: u64, stop: &Stop) -> Result<bool> {
@@ -245,7 +299,24 @@ impl Sending {
 struct Receiving {
     sink: Sink,
     copy: Vec<u8>,
-    _host: Host,
+    /// With two hosts and best effort.
+    words: Option<Words>,
+    progress: Option<Source>,
+    host: Host,
+}
+
+impl Receiving {
+    /// Tells the source how far this sink is. The way back is opened with the first word.
+    fn tell(&mut self, word: [u8; 8]) -> Result<()> {
+        if self.progress.is_none() {
+            let progress = self.host.source("progress", word.len())?;
+            await_sinks(&progress, 1)?;
+            self.progress = Some(progress);
+        }
+        let Some(progress) = &self.progress else { bail!("no source") };
+        progress.send(&word)?;
+        Ok(())
+    }
 }
 
 impl Consumer for Receiving {
@@ -258,8 +329,12 @@ impl Consumer for Receiving {
             }
         };
         match self.sink.consume_each(BATCH as usize, Some(LOOK), each) {
-            Err(e) if e.code() != Code::Timeout => Err(e.into()),
-            _ => read_all,
+            Err(e) if e.code() != Code::Timeout => return Err(e.into()),
+            _ => read_all?,
+        }
+        match self.words.as_mut().and_then(|words| words.due(tally.received + tally.lost)) {
+            Some(word) => self.tell(word),
+            None => Ok(()),
         }
     }
 }
@@ -279,13 +354,30 @@ fn modes() -> Vec<Mode> {
     modes.push(Mode::new("large", Waiting::Sleep, "shm"));
     modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::SESSION));
     modes.push(Mode::new("open", Waiting::Sleep, "shm").variant(open::CHANNELS));
-    modes.into_iter().map(|m| Mode { aux: true, ..m }).collect()
+    for waiting in [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep] {
+        modes.push(Mode::new("rtt", waiting, "datagram").veth());
+    }
+    for waiting in [Waiting::Adaptive, Waiting::Sleep] {
+        modes.push(Mode::new("oneway", waiting, "datagram").veth());
+        modes.push(Mode::new("oneway", waiting, "reliable").variant(RELIABLE).veth());
+    }
+    modes.into_iter().map(Mode::aux).collect()
 }
 
-fn configuration(socket: &Path, large: bool) -> Result<insane_runtime::config::Config> {
+fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
     let mut config = insane_runtime::config::Config::default();
-    config.runtime.socket = socket.to_path_buf();
-    if large {
+    config.runtime.socket = socket(args);
+    if args.two_hosts() {
+        config.runtime.host = format!("host-{}", args.host());
+        let network = config.network.get_or_insert_default();
+        (network.listen, network.peers) = ((args.own, PORT).into(), vec![(args.peer, PORT).into()]);
+        match args.waiting {
+            Waiting::Spin if args.alone => network.spin_us = 1_000_000,
+            Waiting::Sleep => network.spin_us = 0,
+            Waiting::Spin | Waiting::Adaptive => {}
+        }
+    }
+    if args.payload >= 1 << 20 {
         // A stream gets its share of it, and a link a part of that.
         config.quota.memory_mib_per_session = 2048;
     }
@@ -328,19 +420,27 @@ impl System for Insane {
 
     fn producer(args: &Args) -> Result<impl Producer> {
         let host = Host::new(args)?;
+        let windowed = args.two_hosts() && args.variant != RELIABLE;
+        let window = if windowed {
+            Some((Window::new(window_bytes(args.payload), args.payload), host.sink("progress")?))
+        } else {
+            None
+        };
         let source = host.source("flow", args.payload)?;
         await_sinks(&source, args.sinks as usize)?;
         let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
-        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, _host: host })
+        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, window, _host: host })
     }
 
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
-        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), _host: host })
+        let windowed = args.two_hosts() && args.variant != RELIABLE;
+        let words = windowed.then(|| Words::new(window_bytes(args.payload), args.payload));
+        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, host })
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
-        let config = configuration(&socket(args), args.payload >= 1 << 20)?;
+        let config = configuration(args)?;
         let server = insane_runtime::server::Server::start(config)?;
         control.ready()?;
         let _watch = control.await_go()?;

@@ -16,6 +16,8 @@ use crate::wait::{prepare, until_ready};
 pub trait Kind {
     /// The system's name in rows.
     const NAME: &'static str;
+    /// Whether its ends may be on two hosts.
+    const TWO_HOSTS: bool = false;
     /// What waits for connections.
     type Listener;
 
@@ -184,6 +186,10 @@ impl<K: Kind> System for Stream<K> {
             modes.extend(waits.map(|waiting| Mode::new(experiment, waiting, "reliable")));
         }
         modes.push(Mode::new("large", Waiting::Sleep, "reliable"));
+        if K::TWO_HOSTS {
+            modes.extend(waits.map(|waiting| Mode::new("rtt", waiting, "reliable").veth()));
+            modes.push(Mode::new("oneway", Waiting::Sleep, "reliable").veth());
+        }
         Description {
             system: K::NAME.into(),
             language: "rust",

@@ -1,4 +1,4 @@
-//! ZeroMQ over its ipc transport.
+//! ZeroMQ over its ipc transport; between two hosts over TCP.
 //!
 //! Round trips use PAIR sockets, one-way PUSH and PULL, fan-out XPUB and SUB with XPUB_NODROP, so that nothing is
 //! lost. All threads of a process share its core, as in every other system here.
@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use bench_harness::{
     Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting, check,
     stamp,
@@ -22,6 +22,26 @@ struct ZeroMq;
 
 fn address(args: &Args) -> String {
     format!("ipc://{}/zeromq", args.dir.display())
+}
+
+/// Binds the one end that the other connects to, and tells where, if that is not known beforehand.
+fn bind(socket: &Socket, args: &Args) -> Result<()> {
+    if !args.two_hosts() {
+        return socket.bind(&address(args)).context("binding");
+    }
+    socket.bind(&format!("tcp://{}:*", args.own)).context("binding")?;
+    let bound = socket.get_last_endpoint()?.map_err(|_| anyhow!("the address that was bound is no text"))?;
+    std::fs::write(args.dir.join("zeromq"), bound).context("leaving the address for the other end")
+}
+
+/// Connects to the end that is bound.
+fn connect(socket: &Socket, args: &Args) -> Result<()> {
+    let to = if args.two_hosts() {
+        std::fs::read_to_string(args.dir.join("zeromq")).context("the other end left no address")?
+    } else {
+        address(args)
+    };
+    socket.connect(&to).with_context(|| format!("connecting to {to}"))
 }
 
 /// One context for the whole process: it has to outlive every socket, whoever holds it.
@@ -171,11 +191,13 @@ impl System for ZeroMq {
 
     fn describe() -> Description {
         let (major, minor, patch) = zmq::version();
+        let local = ["rtt", "oneway", "fanout", "large"].map(|e| Mode::new(e, Waiting::Sleep, "reliable"));
+        let veth = ["rtt", "oneway"].map(|e| Mode::new(e, Waiting::Sleep, "reliable").veth());
         Description {
             system: "zeromq".into(),
             language: "rust",
             version: format!("libzmq {major}.{minor}.{patch}"),
-            modes: ["rtt", "oneway", "fanout", "large"].map(|e| Mode::new(e, Waiting::Sleep, "reliable")).into(),
+            modes: local.into_iter().chain(veth).collect(),
             absent: vec![
                 Absent {
                     experiment: "*",
@@ -190,13 +212,13 @@ impl System for ZeroMq {
 
     fn pinger(args: &Args) -> Result<impl Pinger> {
         let pair = Pair::new(args)?;
-        pair.socket.connect(&address(args))?;
+        connect(&pair.socket, args)?;
         Ok(Asking(pair))
     }
 
     fn echoer(args: &Args) -> Result<impl Echoer> {
         let pair = Pair::new(args)?;
-        pair.socket.bind(&address(args)).context("binding")?;
+        bind(&pair.socket, args)?;
         Ok(Answering(pair))
     }
 
@@ -205,7 +227,7 @@ impl System for ZeroMq {
             publisher(args)?
         } else {
             let socket = socket(args, zmq::PUSH)?;
-            socket.connect(&address(args))?;
+            connect(&socket, args)?;
             socket
         };
         Ok(Sending { socket, message: vec![0; args.payload] })
@@ -220,7 +242,7 @@ impl System for ZeroMq {
             return Ok(Reading(socket));
         }
         let socket = socket(args, zmq::PULL)?;
-        socket.bind(&address(args)).context("binding")?;
+        bind(&socket, args)?;
         Ok(Reading(socket))
     }
 }

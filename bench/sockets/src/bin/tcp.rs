@@ -1,7 +1,7 @@
-//! TCP over loopback, Nagle's delay off.
+//! TCP, Nagle's delay off.
 #![forbid(unsafe_code)]
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
@@ -13,10 +13,11 @@ struct Tcp;
 
 impl Kind for Tcp {
     const NAME: &'static str = "tcp";
+    const TWO_HOSTS: bool = true;
     type Listener = TcpListener;
 
     fn listen(args: &Args, index: u32) -> Result<TcpListener> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a loopback port")?;
+        let listener = TcpListener::bind((args.own, 0)).context("binding a port")?;
         tell_port(&args.dir, index, listener.local_addr()?.port())?;
         Ok(listener)
     }
@@ -28,7 +29,7 @@ impl Kind for Tcp {
     }
 
     fn connect(args: &Args, index: u32) -> Result<OwnedFd> {
-        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, learn_port(&args.dir, index)?))?;
+        let socket = TcpStream::connect((args.peer, learn_port(&args.dir, index)?))?;
         socket.set_nodelay(true)?;
         Ok(socket.into())
     }

@@ -1,21 +1,29 @@
-//! UDP over loopback, one datagram per message.
+//! UDP, one datagram per message; in the variant `gso` runs of datagrams per system call.
 #![forbid(unsafe_code)]
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench_harness::{
-    Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Stop, System, Tally, Waiting, check, stamp,
+    Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Stop, System, Tally, Waiting, Window, Words,
+    check, stamp,
 };
+use bench_sockets::gso::{self, JOINED_BYTES, Joiner, Run};
 use bench_sockets::meet::{learn_port, tell_port};
 use bench_sockets::wait::{prepare, until_ready};
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 /// Asked of the kernel for each socket's buffers; what it grants depends on the machine's limit and our rights.
 const SOCKET_BUFFER: usize = 8 << 20;
 /// The largest payload that one datagram over IPv4 carries.
 const LARGEST: usize = 65_507;
+const GSO: &str = "gso";
+/// What may be on its way of runs, in bytes of payload: a part of the receiver's buffer, which also holds the kernel's records.
+const WINDOW_BYTES: usize = 2 << 20;
 
 struct Udp;
 
@@ -27,15 +35,18 @@ struct Port {
 
 impl Port {
     fn new(args: &Args) -> Result<Self> {
-        if args.payload > LARGEST {
-            bail!("a datagram carries at most {LARGEST} bytes");
-        }
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a loopback port")?;
+        let bytes = match args.variant.as_str() {
+            "" if args.payload > LARGEST => bail!("a datagram carries at most {LARGEST} bytes"),
+            "" => args.payload,
+            GSO => JOINED_BYTES,
+            other => bail!("no variant '{other}'"),
+        };
+        let socket = UdpSocket::bind((args.own, 0)).context("binding a port")?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER)?;
         }
         prepare(&socket, args.waiting)?;
-        Ok(Self { socket, waiting: args.waiting, buffer: vec![0; args.payload] })
+        Ok(Self { socket, waiting: args.waiting, buffer: vec![0; bytes] })
     }
 
     fn listening(args: &Args, index: u32) -> Result<Self> {
@@ -46,8 +57,18 @@ impl Port {
 
     fn connected(args: &Args, index: u32) -> Result<Self> {
         let port = Self::new(args)?;
-        port.socket.connect((Ipv4Addr::LOCALHOST, learn_port(&args.dir, index)?))?;
+        port.socket.connect((args.peer, learn_port(&args.dir, index)?))?;
         Ok(port)
+    }
+
+    /// The first datagram tells who is there; from then on both ends use connected sockets.
+    fn connect_to_first(&self) -> Result<()> {
+        prepare(&self.socket, Waiting::Sleep)?;
+        let mut first = [0; 1];
+        let from = self.socket.peek_from(&mut first)?.1;
+        self.socket.connect(from)?;
+        prepare(&self.socket, self.waiting)?;
+        Ok(())
     }
 
     fn send(&self, message: &[u8], stop: Option<&Stop>) -> Result<bool> {
@@ -86,12 +107,7 @@ struct Answering {
 impl Echoer for Answering {
     fn serve(&mut self) -> Result<()> {
         if !self.connected {
-            // The first datagram tells who asks; from then on both ends use connected sockets.
-            prepare(&self.port.socket, Waiting::Sleep)?;
-            let mut first = [0; 1];
-            let from = self.port.socket.peek_from(&mut first)?.1;
-            self.port.socket.connect(from)?;
-            prepare(&self.port.socket, self.port.waiting)?;
+            self.port.connect_to_first()?;
             self.connected = true;
         }
         let got = self.port.receive()?;
@@ -134,15 +150,136 @@ impl Consumer for Reading {
     }
 }
 
+/// Either way of sending.
+enum Source {
+    Plain(Fan),
+    Runs(Flow),
+}
+
+/// Runs of datagrams, within a window.
+struct Flow {
+    port: Port,
+    run: Run,
+    window: Window,
+}
+
+/// How long a sender waits for its receiver's word.
+const WORD: Duration = Duration::from_millis(20);
+
+impl Flow {
+    fn new(args: &Args) -> Result<Self> {
+        let port = Port::connected(args, 0)?;
+        gso::cut(port.socket.as_fd(), args.payload).context("UDP_SEGMENT")?;
+        // For the sleeping class; the spinning one looks at the clock.
+        port.socket.set_read_timeout(Some(WORD))?;
+        Ok(Self { port, run: Run::new(args.payload), window: Window::new(WINDOW_BYTES, args.payload) })
+    }
+
+    /// Waits for the receiver's word; whether there is room now.
+    fn await_room(&mut self, stop: &Stop) -> Result<bool> {
+        let since = Instant::now();
+        while self.window.is_full() {
+            let mut word = [0; 8];
+            match recv(&self.port.socket, &mut word, RecvFlags::empty()) {
+                Ok((_, 8)) => self.window.progress(word),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if stop.requested() => return Ok(false),
+                Err(Errno::AGAIN) if since.elapsed() >= WORD => self.window.forget(),
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        if !self.run.add(n) {
+            return Ok(true);
+        }
+        if self.window.is_full() && !self.await_room(stop)? {
+            return Ok(false);
+        }
+        for call in self.run.calls() {
+            if !self.port.send(call, Some(stop))? {
+                return Ok(false);
+            }
+        }
+        self.window.add(self.run.messages());
+        Ok(true)
+    }
+}
+
+impl Producer for Source {
+    #[inline]
+    fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
+        match self {
+            Self::Plain(fan) => fan.send(n, stop),
+            Self::Runs(flow) => flow.send(n, stop),
+        }
+    }
+}
+
+/// Either way of receiving.
+enum Sink {
+    Plain(Reading),
+    Runs(Joining),
+}
+
+/// Runs of datagrams, and a word on them now and then.
+struct Joining {
+    port: Port,
+    joiner: Joiner,
+    words: Words,
+    connected: bool,
+}
+
+impl Joining {
+    #[inline]
+    fn receive(&mut self, tally: &mut Tally) -> Result<()> {
+        if !self.connected {
+            self.port.connect_to_first()?;
+            self.connected = true;
+        }
+        let came = self.port.receive()?;
+        self.joiner.take(&self.port.buffer[..came], tally)?;
+        if let Some(word) = self.words.due(tally.received + tally.lost) {
+            // A word that is lost is made up for by the next.
+            let _ = send(&self.port.socket, &word, SendFlags::DONTWAIT);
+        }
+        Ok(())
+    }
+}
+
+impl Consumer for Sink {
+    #[inline]
+    fn receive(&mut self, tally: &mut Tally) -> Result<()> {
+        match self {
+            Self::Plain(reading) => reading.receive(tally),
+            Self::Runs(joining) => joining.receive(tally),
+        }
+    }
+}
+
+fn modes() -> Vec<Mode> {
+    let waits = [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep];
+    let mut modes: Vec<Mode> =
+        ["rtt", "oneway", "fanout"].iter().flat_map(|e| waits.map(|w| Mode::new(e, w, "datagram"))).collect();
+    let veth = |experiment, waiting| Mode::new(experiment, waiting, "datagram").veth();
+    modes.extend(waits.map(|w| veth("rtt", w)));
+    modes.push(veth("oneway", Waiting::Sleep).most_bytes(LARGEST));
+    modes.push(veth("oneway", Waiting::Sleep).variant(GSO));
+    modes.push(veth("oneway", Waiting::Spin).variant(GSO));
+    modes
+}
+
 impl System for Udp {
     fn describe() -> Description {
-        let waits = [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep];
-        let experiments = ["rtt", "oneway", "fanout"];
         Description {
             system: "udp".into(),
             language: "rust",
             version: "kernel".into(),
-            modes: experiments.iter().flat_map(|e| waits.map(|w| Mode::new(e, w, "datagram"))).collect(),
+            modes: modes(),
             absent: vec![
                 Absent { experiment: "large", waiting: "*", reason: "a datagram carries at most 65507 bytes" },
                 Absent { experiment: "open", waiting: "*", reason: "sockets have no sessions or channels" },
@@ -159,12 +296,21 @@ impl System for Udp {
     }
 
     fn producer(args: &Args) -> Result<impl Producer> {
+        if args.variant == GSO {
+            return Ok(Source::Runs(Flow::new(args)?));
+        }
         let ports = (0..args.sinks).map(|i| Port::connected(args, i)).collect::<Result<_>>()?;
-        Ok(Fan { ports, message: vec![0; args.payload] })
+        Ok(Source::Plain(Fan { ports, message: vec![0; args.payload] }))
     }
 
     fn consumer(args: &Args) -> Result<impl Consumer> {
-        Ok(Reading(Port::listening(args, args.index)?))
+        let port = Port::listening(args, args.index)?;
+        if args.variant == GSO {
+            gso::join(port.socket.as_fd()).context("UDP_GRO")?;
+            let (joiner, words) = (Joiner::new(args.payload), Words::new(WINDOW_BYTES, args.payload));
+            return Ok(Sink::Runs(Joining { port, joiner, words, connected: false }));
+        }
+        Ok(Sink::Plain(Reading(port)))
     }
 }
 

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""ZeroMQ by pyzmq over TCP: round trips between two hosts, with PAIR sockets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import zmq
+
+MEETING_MS = 20_000
+
+
+class ZeroMq:
+    """The system."""
+
+    def describe(self) -> dict[str, Any]:
+        mode = {"experiment": "rtt", "waiting": "sleep", "variant": "", "transport": "reliable", "aux": False,
+                "aux_core": False, "placement": "veth"}
+        reason = "its I/O threads sleep whatever the application does"
+        return {"system": "zeromq", "language": "python",
+                "version": f"pyzmq {zmq.pyzmq_version()}, libzmq {zmq.zmq_version()}", "modes": [mode],
+                "absent": [{"experiment": "*", "waiting": waiting, "reason": reason} for waiting in ("spin", "adaptive")]}
+
+    def socket(self) -> Any:
+        """A socket that gives up when nothing comes for long. The context lives as long as the process."""
+        self.context = zmq.Context()
+        socket = self.context.socket(zmq.PAIR)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, MEETING_MS)
+        return socket
+
+    def pinger(self, args: argparse.Namespace) -> Callable[[int], None]:
+        socket = self.socket()
+        socket.connect((args.dir / "zeromq").read_text())
+        message, payload = bytearray(args.payload), args.payload
+
+        def exchange(n: int) -> None:
+            contract.stamp(message, n)
+            socket.send(message)
+            if contract.check(socket.recv(), payload) != n:
+                raise SystemExit(f"an answer to another message than {n}")
+
+        return exchange
+
+    def echoer(self, args: argparse.Namespace) -> Callable[[], None]:
+        socket = self.socket()
+        port = socket.bind_to_random_port(f"tcp://{args.own}")
+        (args.dir / "zeromq").write_text(f"tcp://{args.own}:{port}")
+        answer, payload = bytearray(args.payload), args.payload
+
+        def serve() -> None:
+            contract.stamp(answer, contract.check(socket.recv(), payload))
+            socket.send(answer)
+
+        return serve
+
+    def producer(self, args: argparse.Namespace) -> Callable[[int], None]:
+        raise SystemExit("only round trips")
+
+    def consumer(self, args: argparse.Namespace) -> Callable[[], int]:
+        raise SystemExit("only round trips")
+
+
+if __name__ == "__main__":
+    contract.main(ZeroMq())
