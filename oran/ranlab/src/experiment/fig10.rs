@@ -4,7 +4,7 @@
 use super::bench::series;
 use super::guarded::{Both, Run};
 use super::numbers::{mean, quantile, sorted, within};
-use super::{Lines, Plot, Report, Runs, Settings};
+use super::{Column, Lines, Plot, Report, Runs, Settings};
 use crate::host::HostError;
 use crate::host::view::Row;
 
@@ -94,7 +94,7 @@ pub(super) fn run(settings: &Settings, runs: &mut Runs) -> Result<Report, HostEr
 }
 
 fn plots(run: &Run, what: &str) -> [Plot; 4] {
-    let plot = |title: &str, y: &str, log: bool, lines: &[(&str, fn(&Row) -> f64)]| Plot {
+    let plot = |title: &str, y: &str, log: bool, lines: &[Column<'_>]| Plot {
         title: format!("10: {title}, {what}"),
         y: y.into(),
         log,

@@ -4,7 +4,7 @@
 use super::bench::series;
 use super::numbers::{mean, quantile, sorted, within};
 use super::schemes::{All, BBR, CUBIC, Control, FQ_CODEL, Run, SCALABLE, begin, each};
-use super::{Lines, Plot, Report, Runs, Settings};
+use super::{Column, Lines, Plot, Report, Runs, Settings};
 use crate::host::HostError;
 use crate::host::view::Row;
 
@@ -65,7 +65,7 @@ pub(super) fn run(settings: &Settings, runs: &mut Runs, shown: &Shown) -> Result
 }
 
 fn plots(control: Control, run: &Run) -> [Plot; 2] {
-    let plot = |title: &str, y: &str, log: bool, lines: &[(&str, fn(&Row) -> f64)]| Plot {
+    let plot = |title: &str, y: &str, log: bool, lines: &[Column<'_>]| Plot {
         title: format!("{title}, {}", control.name),
         y: y.into(),
         log,

@@ -94,6 +94,9 @@ pub struct Figure {
     pub no_load_rtt_ms: Option<f64>,
 }
 
+/// A line of a plot: its name, and what it shows of a row of the trace.
+type Column<'a> = (&'a str, fn(&crate::host::view::Row) -> f64);
+
 /// Lines in a plot, by their labels: points of x and y.
 pub type Lines = BTreeMap<String, Vec<[f64; 2]>>;
 
