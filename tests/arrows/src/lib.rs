@@ -21,6 +21,8 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// Every place in the repository where a crate may live, uppermost first. A crate belongs to the entry that is its folder
 /// or holds it; crates of one entry may not depend on each other.
 pub const LAYERS: &[&str] = &[
+    // Hosts for the tests of all others.
+    "tests/namespaces",
     "crates/arguments",
     "crates/shm",
     "crates/wire",
