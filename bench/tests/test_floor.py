@@ -30,8 +30,8 @@ LONG_S = 6.0
 NOISE = stats.FLOOR_TOLERANCE
 #: How much more than the floor's one-way rate code of another length may find.
 LONGER_CODE = 2.5
-#: How much longer than the floor's round trip that of the twin may be: another compiler's loops over the payload. Where both ends
-#: share one core's pipeline that is 1.24 at 1 KB. A floor that is the lower of the two is the stricter one.
+#: How much longer than the floor's round trip that of the twin may be: another compiler's loops over the payload. Where both
+#: ends share one core's pipeline that is 1.24 at 1 KB. A floor that is the lower of the two is the stricter one.
 OTHER_COMPILER = 1.35
 
 

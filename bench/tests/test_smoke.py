@@ -19,8 +19,8 @@ class Smoke(unittest.TestCase):
     def test_a_quick_round_trip_run(self) -> None:
         with TemporaryDirectory() as folder:
             out = Path(folder) / "latest.json"
-            command = [str(BENCH / "run"), "--quick", "--only", "rtt", "--systems", "floor,udp", "--rounds", "1",
-                       "--no-plots", "--seed", "7", "--out", str(out)]
+            command = [str(BENCH / "run"), "--quick", "--placement", "local", "--only", "rtt", "--systems", "floor,udp",
+                       "--rounds", "1", "--no-plots", "--seed", "7", "--out", str(out)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
             self.assertEqual(done.returncode, 0, done.stderr)
             report = (Path(folder) / "report.md").read_text()
