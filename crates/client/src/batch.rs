@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::message::{Origin, RawMessage, Taken};
-use crate::rx::{AHEAD, Rx};
+use crate::rx::{AHEAD, Rx, RxLink, RxSink};
 use insane_shm::counters::Count;
 use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, Fate};
 use insane_shm::pack::PackReader;
@@ -152,11 +152,8 @@ impl Rx {
     #[inline(never)]
     fn take_slots(&mut self, sink: usize, most: usize, batch: &mut Batch) -> bool {
         let at = self.following();
-        let Some(Some(me)) = self.sinks.get(sink) else { return false };
-        let Some(Some(link)) = self.links.get_mut(at) else { return false };
-        let usual = me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none();
-        let Some((source, _, epoch, cell)) = link.recent.as_ref().filter(|(_, index, ..)| usual && *index == sink)
-        else {
+        let Some(link) = usual(&self.sinks, &mut self.links, sink, at) else { return false };
+        let Some((source, _, epoch, cell)) = link.recent.as_ref().filter(|(_, index, ..)| *index == sink) else {
             return false;
         };
         let mut bytes = 0;
@@ -178,8 +175,7 @@ impl Rx {
                     ..Origin::default()
                 };
             }
-            let (sequence, timestamp_ns, priority) = (found.sequence, found.timestamp_ns, found.priority);
-            let (segment, slot) = (found.segment, found.slot);
+            let Descriptor { sequence, timestamp_ns, priority, segment, slot, .. } = found;
             batch.slots.push(Lent { base, sequence, timestamp_ns, length, slot, segment, priority });
             bytes += u64::from(length);
             reach(Step::Hold);
@@ -198,7 +194,7 @@ impl Rx {
     /// Gives back what a batch was lent.
     pub(crate) fn give_back(&mut self, batch: &mut Batch) {
         for message in batch.singles.drain(..) {
-            self.release_now(message);
+            self.release_slowly(message);
         }
         let at = batch.common.link as usize;
         let Some(Some(link)) = self.links.get_mut(at).filter(|_| !batch.slots.is_empty()) else { return };
@@ -249,12 +245,8 @@ impl Rx {
     #[inline(always)]
     fn take_pack(&mut self, sink: usize, most: usize, batch: &mut Batch) -> bool {
         let at = self.following();
-        let Some(Some(me)) = self.sinks.get(sink) else { return false };
-        let Some(Some(link)) = self.links.get_mut(at) else { return false };
-        let usual = me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none();
-        if !usual || !link.consumer.packed_is_next() {
-            return false;
-        }
+        let next = usual(&self.sinks, &mut self.links, sink, at).filter(|l| l.consumer.packed_is_next());
+        let Some(link) = next else { return false };
         self.next = at;
         let (d, position) = match link.consumer.poll_descriptor() {
             Ok(Some((d, position))) if d.flags & FLAG_PACKED != 0 => (d, position),
@@ -303,6 +295,19 @@ impl Rx {
     fn preceding(&self, at: usize) -> usize {
         if at == 0 { self.links.len().saturating_sub(1) } else { at - 1 }
     }
+}
+
+/// A link from which many messages may be taken at once: the sink has no others, and nothing of the link is half taken.
+#[inline(always)]
+fn usual<'a>(
+    sinks: &[Option<RxSink>],
+    links: &'a mut [Option<RxLink>],
+    sink: usize,
+    at: usize,
+) -> Option<&'a mut RxLink> {
+    let me = sinks.get(sink)?.as_ref()?;
+    let link = links.get_mut(at)?.as_mut()?;
+    (me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none()).then_some(link)
 }
 
 /// Copies a pack and reads it to its end. Returns the bytes of its payloads; `None` when it lies.

@@ -524,8 +524,8 @@ impl Peers {
             pair.send(link, Body::FlowClose(close), &[]);
             return Ok(());
         };
-        let entry = l.flows.entry(flow.source).or_insert_with(|| RxFlow::new(epoch));
-        if entry.epoch != epoch || entry.sinks.iter().any(|s| s.id == sink) {
+        let known = l.flows.get(&flow.source);
+        if known.is_some_and(|f| f.epoch != epoch || f.sinks.iter().any(|s| s.id == sink)) {
             return Err(refuse("a flow that cannot be"));
         }
         let cursor = rx.cursor_for(incoming.at, epoch, sink);

@@ -37,6 +37,13 @@ fn is_needed(source: &TxSource, at: usize, link: &TxLink, entry: &Entry) -> bool
     source.routes.iter().filter(|r| r.link == at).any(|r| r.flows.iter().any(is_left))
 }
 
+impl TxLink {
+    /// Whether it waits for the next runtime.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+}
+
 impl Tx {
     /// The runtime at the other end of a link is gone. Returns the cells to end; the link is gone too if nothing is to be kept.
     pub(crate) fn park(&mut self, at: usize) -> Vec<CellWriter> {
@@ -79,14 +86,18 @@ impl Tx {
 
     /// Whether a link waits for the next runtime.
     pub(crate) fn has_parked(&self) -> bool {
-        self.links.iter().flatten().any(|l| l.parked.is_some())
+        self.links.iter().flatten().any(TxLink::is_parked)
     }
 
     /// Whether a source has flows that wait for the next runtime.
     pub(crate) fn is_parked(&self, index: usize) -> bool {
         let source = self.sources.get(index).and_then(Option::as_ref);
-        let parked = |at: usize| self.links[at].as_ref().is_some_and(|l| l.parked.is_some());
-        source.is_some_and(|s| s.routes.iter().any(|r| parked(r.link)))
+        source.is_some_and(|s| s.routes.iter().any(|r| self.is_link_parked(r.link)))
+    }
+
+    /// Whether a link is there and waits for the next runtime.
+    pub(crate) fn is_link_parked(&self, at: usize) -> bool {
+        self.links[at].as_ref().is_some_and(TxLink::is_parked)
     }
 
     /// Forgets what has ended of what a source's links have to remember, when that is much.

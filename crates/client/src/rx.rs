@@ -234,6 +234,18 @@ impl RxLink {
         Some(found)
     }
 
+    /// The source's epoch and where to count a message, if it is of the source that the last one came from and for this sink
+    /// alone. On a link that keeps cursors it is noted as the last.
+    #[inline(always)]
+    fn short_cut(&mut self, d: &Descriptor, sink: usize) -> Option<(Epoch, &CellWriter)> {
+        if let Some((source, index, epoch, cell)) = &self.recent {
+            return (*source == d.source && *index == sink).then_some((*epoch, cell));
+        }
+        let kept = self.kept.as_mut().filter(|kept| kept.source == d.source && kept.sink == sink)?;
+        kept.last = kept.last.max(d.sequence);
+        Some((kept.epoch, &kept.cell))
+    }
+
     /// Whether a message is there.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
@@ -364,28 +376,11 @@ impl Rx {
                     Ok(Some((d, position))) => {
                         if d.deadline_ns == 0
                             && d.flags & FLAG_PACKED == 0
-                            && let Some((source, index, epoch, cell)) = &link.recent
-                            && *source == d.source
-                            && *index == sink
+                            && let Some((epoch, cell)) = link.short_cut(&d, sink)
                         {
                             cell.add(Count::Delivered, 1);
                             cell.add(Count::Bytes, u64::from(d.length));
                             link.out += 1;
-                            let message = raw(link, &mut self.taken, self.next, &d, position, *epoch, None);
-                            insane_shm::steps::reach(insane_shm::steps::Step::Hold);
-                            return Ok(Some(message));
-                        }
-                        if d.deadline_ns == 0
-                            && d.flags & FLAG_PACKED == 0
-                            && let Some(kept) = &mut link.kept
-                            && kept.source == d.source
-                            && kept.sink == sink
-                        {
-                            kept.last = kept.last.max(d.sequence);
-                            kept.cell.add(Count::Delivered, 1);
-                            kept.cell.add(Count::Bytes, u64::from(d.length));
-                            link.out += 1;
-                            let epoch = kept.epoch;
                             let message = raw(link, &mut self.taken, self.next, &d, position, epoch, None);
                             insane_shm::steps::reach(insane_shm::steps::Step::Hold);
                             return Ok(Some(message));

@@ -409,12 +409,8 @@ impl Sink {
             _ if way < u32::MAX - SLEEPS_PER_TRIAL => (0, false),
             _ => (way - 1, false),
         };
-        if give {
-            let before = Instant::now();
-            rustix::thread::sched_yield();
-            if before.elapsed() > NOBODY {
-                next = GIVE_WAY;
-            }
+        if give && give_way() {
+            next = GIVE_WAY;
         }
         self.way.store(next, Ordering::Relaxed);
         give
@@ -542,10 +538,16 @@ fn others_want_it(offered: &mut Instant) -> bool {
     if offered.elapsed() < TURN {
         return false;
     }
+    let wanted = give_way();
+    *offered = Instant::now();
+    wanted
+}
+
+/// Lets others have the core. Whether somebody ran.
+fn give_way() -> bool {
     let before = Instant::now();
     rustix::thread::sched_yield();
-    *offered = Instant::now();
-    *offered - before > NOBODY
+    before.elapsed() > NOBODY
 }
 
 impl Drop for Callback {

@@ -666,8 +666,7 @@ impl Source {
             let mut tx = self.stream.tx.lock();
             let full = tx.full_links(self.index, place);
             let Some(first) = full.first().copied() else { return Ok(()) };
-            let parked = |at: &usize| tx.links[*at].as_ref().is_some_and(|l| l.parked.is_some());
-            let parked = full.iter().any(parked);
+            let parked = full.iter().any(|at| tx.is_link_parked(*at));
             if parked && self.options.when_full == WhenFull::DropSink {
                 start = Instant::now();
             }

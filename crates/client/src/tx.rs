@@ -636,7 +636,7 @@ impl Tx {
         let slots = segment.geometry().slots;
         let number = slab.add(segment, |n| !links.iter().flatten().any(|l| l.told.awaits(n)))?;
         // Nobody is there to answer, and nobody reads from it.
-        for link in links.iter_mut().flatten().filter(|l| l.parked.is_some()) {
+        for link in links.iter_mut().flatten().filter(|l| l.is_parked()) {
             link.producer.add_segment(number, slots);
         }
         Ok(number)
@@ -791,7 +791,7 @@ impl Tx {
         };
         let mut finished = flow.given;
         // Nobody is there to count the rest.
-        let lost = lost || link.as_ref().is_some_and(|l| l.parked.is_some());
+        let lost = lost || link.as_ref().is_some_and(|l| l.is_parked());
         match link {
             Some(link) if lost && !flow.observer => finished = link.unconfirmed(&closing),
             Some(link) if !flow.observer => link.close(closing),

@@ -167,7 +167,7 @@ impl SegmentView {
 /// the program. The address may be any.
 #[inline(always)]
 pub fn prefetch(from: NonNull<u8>, bytes: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     for at in (0..bytes).step_by(64) {
         // SAFETY: a hint, which faults on no address.
         unsafe {
@@ -176,7 +176,7 @@ pub fn prefetch(from: NonNull<u8>, bytes: usize) {
             );
         }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
     let _ = (from, bytes);
 }
 

@@ -7,12 +7,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 impl Rx {
-    /// Gives one message of many back.
-    #[inline]
-    pub(crate) fn release_now(&mut self, message: RawMessage) {
-        self.release_as(message, Fate::AsCounted);
-    }
-
     /// Gives a message back. Safe after its link or its sink is gone.
     #[inline(always)]
     pub(crate) fn release(&mut self, message: RawMessage) {
@@ -33,8 +27,9 @@ impl Rx {
         self.release_slowly(message);
     }
 
+    /// As [`Self::release`], of any message.
     #[inline(never)]
-    fn release_slowly(&mut self, message: RawMessage) {
+    pub(crate) fn release_slowly(&mut self, message: RawMessage) {
         self.release_as(message, Fate::AsCounted);
     }
 

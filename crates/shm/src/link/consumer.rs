@@ -3,9 +3,11 @@
 use super::descriptor::{RETURN_CREDIT, RETURN_SLOT};
 use super::{Broken, DELIVERY_WORDS, DESCRIPTOR_WORDS, DeliveryBlock, Descriptor, Fate, INLINE_BYTES, ReturnBlock};
 use super::{FLAG_INLINE, FLAG_PACKED, FLAG_TIMESTAMP};
+use crate::segment::prefetch;
 use crate::steps::{Step, reach};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Announced, SleepKinds, Sleeper, WaitWord, WakeNeed, Waker};
+use std::ptr::NonNull;
 
 /// The slots of a mapped segment, for the consumer's check (INV-LINK-4).
 #[derive(Debug, Clone, Copy)]
@@ -95,27 +97,6 @@ impl Small<'_> {
             *to = word.load(Ordering::Relaxed);
         }
     }
-}
-
-/// A message that [`Consumer::poll_slot`] took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InSlot {
-    /// The channel.
-    pub channel: u64,
-    /// The number at the source.
-    pub sequence: u64,
-    /// When it was emitted, in nanoseconds of CLOCK_MONOTONIC; 0 if its source does not say.
-    pub timestamp_ns: u64,
-    /// The segment on this link.
-    pub segment: u16,
-    /// The slot.
-    pub slot: u32,
-    /// Where the payload begins in the slot, in bytes.
-    pub offset: u32,
-    /// The payload's bytes.
-    pub length: u32,
-    /// The priority.
-    pub priority: u8,
 }
 
 /// The consuming end.
@@ -225,7 +206,7 @@ impl Consumer {
     pub fn look(&self, looks: u32) -> bool {
         let words = self.peer.words(self.head);
         (0..looks).any(|_| {
-            fetch(&words[DESCRIPTOR_WORDS]);
+            prefetch(NonNull::from(&words[DESCRIPTOR_WORDS]).cast(), 1);
             DeliveryBlock::read_in(words, self.head).is_some()
         })
     }
@@ -267,35 +248,18 @@ impl Consumer {
     /// Takes the next message if it is as most larger ones are: from `source`, alone in a slot that is there, without a deadline.
     /// `None`: nothing is there, or something else, for which there is [`Self::poll_descriptor`]. Never blocks.
     #[inline(always)]
-    pub fn poll_slot(&mut self, source: u32) -> Option<InSlot> {
+    pub fn poll_slot(&mut self, source: u32) -> Option<Descriptor> {
         let words = self.peer.words(self.head);
         let length = DeliveryBlock::read_in(words, self.head)?;
-        // Relaxed, and each word once: as in `poll_descriptor`.
-        let word = |i: usize| words[i].load(Ordering::Relaxed);
-        let (place, origin) = (word(5), word(6));
-        let flags = (origin >> 48) as u16;
-        let usual = origin as u32 == source && flags & !FLAG_TIMESTAMP == 0 && word(3) == 0;
-        if !usual || self.owed > self.own.mask() {
-            return None;
-        }
-        let (slot, offset, segment) = (place as u32, (place >> 32) as u32, (origin >> 32) as u16);
-        let found = InSlot {
-            channel: word(1),
-            sequence: word(2),
-            timestamp_ns: word(4),
-            segment,
-            slot,
-            offset,
-            length,
-            priority: word(7) as u8,
-        };
-        if !self.goes_out(segment, slot, offset, length) {
+        let d = describe(words, length);
+        let usual = d.source == source && d.flags & !FLAG_TIMESTAMP == 0 && d.deadline_ns == 0;
+        if !usual || self.owed > self.own.mask() || !self.goes_out(&d) {
             return None;
         }
         reach(Step::Pop);
         self.head += 1;
         self.owed += 1;
-        Some(found)
+        Some(d)
     }
 
     /// Takes the next descriptor and its position, if one is there. A payload inside it is still in the entry: take it with
@@ -309,23 +273,7 @@ impl Consumer {
         let words = self.peer.words(at);
         let Some(length) = DeliveryBlock::read_in(words, at) else { return Ok(None) };
         reach(Step::Pop);
-        // Relaxed: `read_in` acquired them; a hostile writer may have changed them since, so the copies are checked.
-        let word = |i: usize| words[i].load(Ordering::Relaxed);
-        let (place, origin, last) = (word(5), word(6), word(7));
-        let descriptor = Descriptor {
-            channel: word(1),
-            sequence: word(2),
-            deadline_ns: word(3),
-            timestamp_ns: word(4),
-            slot: place as u32,
-            offset: (place >> 32) as u32,
-            length,
-            source: origin as u32,
-            segment: (origin >> 32) as u16,
-            flags: (origin >> 48) as u16,
-            priority: last as u8,
-            count: (last >> 16) as u16,
-        };
+        let descriptor = describe(words, length);
         // What this end keeps for a peer is bounded by the link's credit, whatever the peer does (INV-LINK-1).
         if self.owed > self.own.mask() {
             return Err(Broken::NoCredit { owed: self.owed, entries: self.own.entries() });
@@ -334,8 +282,8 @@ impl Consumer {
         self.owed += 1;
         let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED) {
             FLAG_INLINE => length as usize <= INLINE_BYTES,
-            0 => self.names_out(&descriptor),
-            FLAG_PACKED => sound_pack(&descriptor) && self.names_out(&descriptor),
+            0 => self.goes_out(&descriptor),
+            FLAG_PACKED => sound_pack(&descriptor) && self.goes_out(&descriptor),
             _ => false,
         };
         if sound { Ok(Some((descriptor, at))) } else { Err(Broken::of(&descriptor)) }
@@ -356,15 +304,9 @@ impl Consumer {
 
     /// Checks that what a descriptor names is mapped, and counts it as out.
     #[inline(always)]
-    fn names_out(&mut self, d: &Descriptor) -> bool {
-        self.goes_out(d.segment, d.slot, d.offset, d.length)
-    }
-
-    /// As [`Self::names_out`], by its parts.
-    #[inline(always)]
-    fn goes_out(&mut self, segment: u16, slot: u32, offset: u32, length: u32) -> bool {
-        let Some(Some(g)) = self.segments.get_mut(usize::from(segment)) else { return false };
-        let there = slot < g.slots && u64::from(offset) + u64::from(length) <= g.stride;
+    fn goes_out(&mut self, d: &Descriptor) -> bool {
+        let Some(Some(g)) = self.segments.get_mut(usize::from(d.segment)) else { return false };
+        let there = d.slot < g.slots && u64::from(d.offset) + u64::from(d.length) <= g.stride;
         g.out += u32::from(there);
         there
     }
@@ -467,16 +409,26 @@ impl Consumer {
     }
 }
 
-/// Asks for the cache line of a word, without waiting for it.
+/// What the words of an entry of the ring say, each read once; its length came with word 0. Nothing of it was checked.
 #[inline(always)]
-fn fetch(word: &AtomicU64) {
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    // SAFETY: a hint, which reads nothing into the program.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(word).cast());
+fn describe(words: &[AtomicU64; DELIVERY_WORDS], length: u32) -> Descriptor {
+    // Relaxed: `read_in` acquired them; a hostile writer may have changed them since, so the copies are checked.
+    let word = |i: usize| words[i].load(Ordering::Relaxed);
+    let (place, origin, last) = (word(5), word(6), word(7));
+    Descriptor {
+        channel: word(1),
+        sequence: word(2),
+        deadline_ns: word(3),
+        timestamp_ns: word(4),
+        slot: place as u32,
+        offset: (place >> 32) as u32,
+        length,
+        source: origin as u32,
+        segment: (origin >> 32) as u16,
+        flags: (origin >> 48) as u16,
+        priority: last as u8,
+        count: (last >> 16) as u16,
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
-    let _ = word;
 }
 
 /// Whether a pack may have that many messages in so many bytes, and begins where its words are aligned.
