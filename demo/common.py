@@ -79,7 +79,10 @@ class Apps:
     def finish(self, process: subprocess.Popen[str]) -> Run:
         """Asks a process to end and returns the last line that it printed."""
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=20)
+        try:
+            printed, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{process.args!r} did not end within 20 s of SIGTERM") from None
         try:
             return dict(json.loads(printed.strip().splitlines()[-1]))
         except (IndexError, ValueError):

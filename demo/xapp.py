@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,7 +21,6 @@ parser.add_argument("--instance", type=int, default=0, help="by which its answer
 parser.add_argument("--dir", type=Path, default=Path(), help="for unix: where the socket is")
 parser.add_argument("--address", default="127.0.0.1", help="for udp and zeromq: the address of this host")
 arguments = parser.parse_args()
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 seen = bad = sent = 0
 last = longest = 0.0
@@ -46,9 +46,31 @@ def answer(data: memoryview) -> bytes | None:
     return None
 
 
+def end_when_asked() -> None:
+    """Has a thread wait for SIGTERM, which says the last word and ends the process.
+
+    A handler of Python's runs between two steps of the interpreter: a signal that comes just before the main thread waits in a
+    library's call, for a message or for room, would not end that wait.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def wait() -> None:
+        signal.sigwait([signal.SIGTERM])
+        say_last()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def say_last() -> None:
+    """What came of it all."""
+    say(seen=seen, bad=bad, sent=sent, longest_gap_s=round(longest, 4))
+
+
 def over_insane() -> None:
-    """The only one of these that knows no address."""
+    """The only one of these that knows no address. Its waits see signals."""
     global sent
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with insane.Session("xApp in Python") as session:
         stream = session.stream("e2")
         source = stream.source("control")
@@ -66,6 +88,7 @@ def over_insane() -> None:
 def over_sockets() -> None:
     """Datagrams over a Unix or a UDP socket."""
     global sent
+    end_when_asked()
     unix = arguments.path == "unix"
     with socket.socket(socket.AF_UNIX if unix else socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(str(arguments.dir / "xapp.sock") if unix else (arguments.address, 0))
@@ -87,6 +110,7 @@ def over_zeromq() -> None:
     global sent
     import zmq
 
+    end_when_asked()
     context = zmq.Context()
     sink, source = context.socket(zmq.SUB), context.socket(zmq.PUSH)
     for each in (sink, source):
@@ -105,4 +129,4 @@ def over_zeromq() -> None:
 try:
     {"insane": over_insane, "unix": over_sockets, "udp": over_sockets, "zeromq": over_zeromq}[arguments.path]()
 finally:
-    say(seen=seen, bad=bad, sent=sent, longest_gap_s=round(longest, 4))
+    say_last()

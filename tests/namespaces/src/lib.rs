@@ -53,9 +53,22 @@ impl Namespaces {
     /// Makes one namespace for each of `kinds`, a few letters that its name has in it, and runs `ip` with each line that `steps`
     /// makes of their names. `None` where that cannot be done; then it has said so.
     pub fn new<const N: usize>(kinds: [&str; N], steps: impl FnOnce(&[String; N]) -> Vec<String>) -> Option<Self> {
+        match Self::made(kinds, steps) {
+            Ok(this) => Some(this),
+            Err(why) => {
+                println!("SKIPPED: {why}");
+                None
+            }
+        }
+    }
+
+    /// As [`Self::new`], or why it cannot be done.
+    fn made<const N: usize>(
+        kinds: [&str; N],
+        steps: impl FnOnce(&[String; N]) -> Vec<String>,
+    ) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: network namespaces, which only root can make");
-            return None;
+            return Err("network namespaces, which only root can make".to_owned());
         }
         let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let names = kinds.map(|kind| format!("ins{kind}{id}"));
@@ -63,12 +76,9 @@ impl Namespaces {
         let this = Self { names: names.to_vec() };
         let add = this.names.iter().map(|name| format!("netns add {name}"));
         for step in add.chain(steps) {
-            if let Err(error) = ip(&step) {
-                println!("SKIPPED: network namespaces cannot be made here: {error}");
-                return None;
-            }
+            ip(&step).map_err(|error| format!("network namespaces cannot be made here: {error}"))?;
         }
-        Some(this)
+        Ok(this)
     }
 
     /// A namespace's name, for `ip -n` and `ip netns exec`.
@@ -134,11 +144,11 @@ mod tests {
         drop(two);
         // The second step cannot be done: what the first made is gone too.
         let mut half = String::new();
-        let failed = Namespaces::new(["tc"], |[c]| {
+        let failed = Namespaces::made(["tc"], |[c]| {
             half.clone_from(c);
             vec![format!("-n {c} link set lo up"), format!("-n {c} link set nothing up")]
         });
-        assert!(failed.is_none());
+        assert!(failed.unwrap_err().contains("nothing"));
         let left = ip("netns list").unwrap();
         assert!(names.iter().chain([&half]).all(|name| !left.contains(name.as_str())), "{left}");
     }
