@@ -49,8 +49,8 @@ def answer(data: memoryview) -> bytes | None:
 def end_when_asked() -> None:
     """Has a thread wait for SIGTERM, which says the last word and ends the process.
 
-    A handler of Python's runs between two steps of the interpreter: a signal that comes just before the main thread waits in a
-    library's call, for a message or for room, would not end that wait.
+    A handler of Python's runs between two steps of the interpreter: a signal that comes just before the main thread waits in
+    a library's call, for a message or for room, would not end that wait.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 

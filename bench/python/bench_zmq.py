@@ -13,7 +13,7 @@ import zmq
 MEETING_MS = 20_000
 
 
-class ZeroMq:
+class ZeroMq(contract.RoundTrips):
     """The system."""
 
     def describe(self) -> dict[str, Any]:
@@ -40,8 +40,7 @@ class ZeroMq:
         def exchange(n: int) -> None:
             contract.stamp(message, n)
             socket.send(message)
-            if contract.check(socket.recv(), payload) != n:
-                raise SystemExit(f"an answer to another message than {n}")
+            contract.expect(socket.recv(), payload, n)
 
         return exchange
 
@@ -56,12 +55,6 @@ class ZeroMq:
             socket.send(answer)
 
         return serve
-
-    def producer(self, args: argparse.Namespace) -> Callable[[int], None]:
-        raise SystemExit("only round trips")
-
-    def consumer(self, args: argparse.Namespace) -> Callable[[], int]:
-        raise SystemExit("only round trips")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,16 @@ class Ends(Protocol):
     def consumer(self, args: argparse.Namespace) -> Callable[[], int]: ...
 
 
+class RoundTrips:
+    """The ends that a system of round trips alone does not have."""
+
+    def producer(self, args: argparse.Namespace) -> Callable[[int], None]:
+        raise SystemExit("only round trips")
+
+    def consumer(self, args: argparse.Namespace) -> Callable[[], int]:
+        raise SystemExit("only round trips")
+
+
 def stamp(message: bytearray, n: int) -> None:
     """Fills the whole message for number `n`: every byte its low byte, the first eight the number itself."""
     message[:] = bytes((n & 0xFF,)) * len(message)
@@ -49,6 +59,12 @@ def check(message: memoryview | bytes | bytearray, payload: int) -> int:
     if payload > 8 and data[-1] != n & 0xFF:
         raise SystemExit(f"message {n} was damaged")
     return n
+
+
+def expect(message: memoryview | bytes | bytearray, payload: int, n: int) -> None:
+    """As [`check`], of the answer to message `n`."""
+    if check(message, payload) != n:
+        raise SystemExit(f"an answer to another message than {n}")
 
 
 def cpu_ns(pids: list[int]) -> int:

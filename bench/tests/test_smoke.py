@@ -6,6 +6,7 @@ import subprocess
 import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from suite import hosts, rows
 from suite.cells import WAITING_CLASSES
@@ -16,16 +17,19 @@ WATCHDOG_S = 900
 
 
 class Smoke(unittest.TestCase):
-    def test_a_quick_round_trip_run(self) -> None:
+    def run_bench(self, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+        """One quick round of round trips: what is in `latest.json`, in `runs.jsonl` and in the report."""
         with TemporaryDirectory() as folder:
             out = Path(folder) / "latest.json"
-            command = [str(BENCH / "run"), "--quick", "--placement", "local", "--only", "rtt", "--systems", "floor,udp",
-                       "--rounds", "1", "--no-plots", "--seed", "7", "--out", str(out)]
+            command = [str(BENCH / "run"), "--quick", "--only", "rtt", "--rounds", "1", "--no-plots", *options,
+                       "--out", str(out)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
             self.assertEqual(done.returncode, 0, done.stderr)
-            report = (Path(folder) / "report.md").read_text()
             raw = [json.loads(line) for line in (Path(folder) / "runs.jsonl").read_text().splitlines()]
-            found = json.loads(out.read_text())
+            return json.loads(out.read_text()), raw, (Path(folder) / "report.md").read_text()
+
+    def test_a_quick_round_trip_run(self) -> None:
+        found, raw, report = self.run_bench("--placement", "local", "--systems", "floor,udp", "--seed", "7")
         self.assertEqual(list(found), ["machine", "rows"])
         self.assertEqual(found["machine"]["run"]["seed"], 7)
         self.assertTrue(found["rows"])
@@ -40,14 +44,7 @@ class Smoke(unittest.TestCase):
     @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
     def test_a_run_between_two_hosts(self) -> None:
         before = hosts.present()
-        with TemporaryDirectory() as folder:
-            out = Path(folder) / "latest.json"
-            command = [str(BENCH / "run"), "--quick", "--placement", "veth", "--only", "rtt", "--match", "sleep",
-                       "--systems", "floor,udp,insane", "--rounds", "1", "--no-plots", "--out", str(out)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            raw = [json.loads(line) for line in (Path(folder) / "runs.jsonl").read_text().splitlines()]
-            found = json.loads(out.read_text())
+        found, raw, _ = self.run_bench("--placement", "veth", "--match", "sleep", "--systems", "floor,udp,insane")
         self.assertEqual(hosts.present(), before)
         self.assertEqual(found["machine"]["run"]["failed"], 0, found["machine"]["notes"])
         # On a machine that does not hold still some are discarded, but not failed.

@@ -10,12 +10,18 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+def built(name: str) -> pathlib.Path:
+    """A program that `scripts/test-python` has built."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    program = target / "debug" / name
+    assert program.exists(), f"{program} is not there: scripts/test-python builds it"
+    return program
+
+
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A runtime of its own for the tests; `scripts/test-python` has built it."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    program = target / "debug" / "insaned"
-    assert program.exists(), f"{program} is not built: run scripts/test-python, or cargo build -p insaned"
+    """A runtime of its own for the tests."""
+    program = built("insaned")
     socket = tmp_path_factory.mktemp("insane") / "insaned.sock"
     process = subprocess.Popen([program, "--socket", socket, "--log", "error"])
     try:
@@ -28,6 +34,12 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> pathlib.Path:
+    """A server of traffic control without a radio."""
+    return built("stand-in")
 
 
 @pytest.fixture

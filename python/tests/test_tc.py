@@ -1,6 +1,5 @@
 """Control of traffic pipelines from Python, against a server without a radio."""
 
-import os
 import pathlib
 import pickle
 import subprocess
@@ -10,19 +9,11 @@ import insane
 import pytest
 from insane import tc
 
-ROOT = pathlib.Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def program() -> pathlib.Path:
-    # Built by `scripts/test-python`.
-    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "stand-in"
-
 
 @pytest.fixture
-def client(program: pathlib.Path, runtime: str, session: insane.Session) -> Iterator[tc.Client]:
+def client(stand_in: pathlib.Path, runtime: str, session: insane.Session) -> Iterator[tc.Client]:
     with subprocess.Popen(
-        [program, "tc", runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [stand_in, "tc", runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

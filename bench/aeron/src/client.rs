@@ -160,19 +160,12 @@ impl End {
         let publication = self.publication.as_ref().expect("a sending end").get_inner();
         let mut claim =
             aeron_buffer_claim_t { frame_header: std::ptr::null_mut(), data: std::ptr::null_mut(), length: 0 };
-        loop {
+        let done = self.until_taken(stop, "claiming", payload, || {
             // SAFETY: the publication lives as long as self; `claim` is valid for writes.
-            let position = unsafe { aeron_exclusive_publication_try_claim(publication, payload, &raw mut claim) };
-            match position {
-                0.. => break,
-                BACK_PRESSURED | ADMIN_ACTION => {
-                    if stop.is_some_and(Stop::requested) {
-                        return Ok(false);
-                    }
-                    self.found(0)?;
-                }
-                other => bail!("claiming {payload} bytes: Aeron says {other}"),
-            }
+            unsafe { aeron_exclusive_publication_try_claim(publication, payload, &raw mut claim) }
+        })?;
+        if !done {
+            return Ok(false);
         }
         // SAFETY: a claim that succeeded is `payload` bytes of the log that are ours until committed.
         stamp(unsafe { std::slice::from_raw_parts_mut(claim.data, payload) }, n);
@@ -189,23 +182,40 @@ impl End {
         self.whole.resize(payload, 0);
         stamp(&mut self.whole, n);
         let publication = self.publication.as_ref().expect("a sending end").get_inner();
-        loop {
-            let (from, none) = (self.whole.as_ptr(), std::ptr::null_mut());
+        let (from, none) = (self.whole.as_ptr(), std::ptr::null_mut());
+        let done = self.until_taken(stop, "offering", payload, || {
             // SAFETY: the publication lives as long as self; `payload` bytes are there to be read; no callback is given.
-            match unsafe { aeron_exclusive_publication_offer(publication, from, payload, None, none) } {
-                0.. => break,
+            unsafe { aeron_exclusive_publication_offer(publication, from, payload, None, none) }
+        })?;
+        if !done {
+            return Ok(false);
+        }
+        self.whole.clear();
+        self.found(1)?;
+        Ok(true)
+    }
+
+    /// Tries until Aeron has room, or until the end is asked for: then `false`.
+    #[inline]
+    fn until_taken(
+        &mut self,
+        stop: Option<&Stop>,
+        what: &str,
+        payload: usize,
+        mut attempt: impl FnMut() -> i64,
+    ) -> Result<bool> {
+        loop {
+            match attempt() {
+                0.. => return Ok(true),
                 BACK_PRESSURED | ADMIN_ACTION => {
                     if stop.is_some_and(Stop::requested) {
                         return Ok(false);
                     }
                     self.found(0)?;
                 }
-                other => bail!("offering {payload} bytes: Aeron says {other}"),
+                other => bail!("{what} {payload} bytes: Aeron says {other}"),
             }
         }
-        self.whole.clear();
-        self.found(1)?;
-        Ok(true)
     }
 
     /// Hands what is there to `take`, message by message; how many there were.

@@ -63,10 +63,7 @@ impl Namespaces {
     }
 
     /// As [`Self::new`], or why it cannot be done.
-    fn made<const N: usize>(
-        kinds: [&str; N],
-        steps: impl FnOnce(&[String; N]) -> Vec<String>,
-    ) -> Result<Self, String> {
+    fn made<const N: usize>(kinds: [&str; N], steps: impl FnOnce(&[String; N]) -> Vec<String>) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("network namespaces, which only root can make".to_owned());
         }

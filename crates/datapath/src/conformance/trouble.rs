@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Form, PATIENCE, Rig, batch, collect, exchange, pattern, target, wait_readable};
 use crate::batch::{Outcome, TxBatch};
-use crate::{Armed, Datapath};
+use crate::{Address, Armed, Datapath};
 
 /// One end of a [`Rig`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +148,18 @@ pub fn bursts_beyond_all_room_do_no_harm(rig: &mut Rig) {
     }
 }
 
+/// Sends `batches` of ten frames that may be lost: no call fails.
+fn send_to_nobody(rig: &mut Rig, (to, form): (Address, Form), first: u64, batches: u32) {
+    for _ in 0..batches {
+        let mut tx = TxBatch::default();
+        for number in 0..10 {
+            form.add(&mut tx, to, &pattern(first + number, 100), 0);
+        }
+        rig.a.transmit(&mut tx);
+        assert!(tx.frames().iter().all(|frame| frame.outcome != Outcome::Failed), "{:?}", tx.frames()[0].outcome);
+    }
+}
+
 /// A peer that closes and opens again is reached again; what is sent to it meanwhile holds nothing up.
 pub fn a_peer_that_restarts_is_reached_again(rig: &mut Rig, reopen: Reopen<'_>) {
     for round in 0..5u64 {
@@ -155,14 +167,7 @@ pub fn a_peer_that_restarts_is_reached_again(rig: &mut Rig, reopen: Reopen<'_>) 
         exchange_some(rig, first, 50);
         let (to, form) = (target(rig), Form::of(rig));
         rig.b.close();
-        for _ in 0..20 {
-            let mut tx = TxBatch::default();
-            for number in 0..10 {
-                form.add(&mut tx, to, &pattern(first + 1000 + number, 100), 0);
-            }
-            rig.a.transmit(&mut tx);
-            assert!(tx.frames().iter().all(|frame| frame.outcome != Outcome::Failed), "{:?}", tx.frames()[0].outcome);
-        }
+        send_to_nobody(rig, (to, form), first + 1000, 20);
         reopen(End::B, &mut *rig.b);
         reach(rig, first + 2000);
     }
@@ -216,14 +221,7 @@ pub fn a_link_that_went_down_comes_back(rig: &mut Rig, set_up: &mut dyn FnMut(bo
         exchange_some(rig, first, 50);
         let (to, form) = (target(rig), Form::of(rig));
         set_up(false);
-        for _ in 0..50 {
-            let mut tx = TxBatch::default();
-            for number in 0..10 {
-                form.add(&mut tx, to, &pattern(first + 1000 + number, 100), 0);
-            }
-            rig.a.transmit(&mut tx);
-            assert!(tx.frames().iter().all(|frame| frame.outcome != Outcome::Failed), "{:?}", tx.frames()[0].outcome);
-        }
+        send_to_nobody(rig, (to, form), first + 1000, 50);
         let armed = rig.b.arm();
         assert!(rig.b.wake_handle().is_none() || armed != Armed::Poll);
         set_up(true);

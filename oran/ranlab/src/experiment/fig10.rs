@@ -85,11 +85,7 @@ pub(super) fn run(settings: &Settings, runs: &mut Runs) -> Result<Report, HostEr
         )
         .paper("they coincide");
     report.lateness(&both.lateness());
-    report.plots = [(both.without.last(), "without control"), (both.with.last(), "with the xApp")]
-        .into_iter()
-        .filter_map(|(run, what)| run.map(|run| plots(run, what)))
-        .flatten()
-        .collect();
+    report.plots = both.last().flat_map(|(run, what)| plots(run, what)).collect();
     Ok(report)
 }
 

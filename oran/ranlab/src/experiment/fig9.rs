@@ -42,11 +42,7 @@ pub(super) fn run(settings: &Settings, runs: &mut Runs) -> Result<Report, HostEr
     let lost: Vec<f64> = without(mbps).iter().zip(with(mbps)).map(|(a, b)| 100.0 * (1.0 - b / a)).collect();
     report.figure("goodput given up", "%", &lost).bar("<= 5 %", |v| v <= 5.0).paper("25 %");
     report.lateness(&both.lateness());
-    report.plots = [(both.without.last(), "without control"), (both.with.last(), "with the xApp")]
-        .into_iter()
-        .filter_map(|(run, what)| run.map(|run| plots(run, what)))
-        .flatten()
-        .collect();
+    report.plots = both.last().flat_map(|(run, what)| plots(run, what)).collect();
     Ok(report)
 }
 

@@ -95,6 +95,12 @@ impl Both {
         report
     }
 
+    /// The last run without control and the last with the xApp, which are drawn, and what they are.
+    pub(super) fn last(&self) -> impl Iterator<Item = (&Run, &'static str)> {
+        let runs = [(self.without.last(), "without control"), (self.with.last(), "with the xApp")];
+        runs.into_iter().filter_map(|(run, what)| Some((run?, what)))
+    }
+
     /// How late the lab was in each run.
     pub(super) fn lateness(&self) -> Vec<Vec<f64>> {
         self.without.iter().chain(&self.with).map(Run::lab_late).collect()
