@@ -336,7 +336,7 @@ impl Source {
 
     /// As [`Self::emit`], and says that more follows at once: the message may wait for the next [`Self::emit`],
     /// [`Self::send`] or [`Self::flush`]. On best-effort streams messages of up to 2048 bytes are packed, some fifty of 64 bytes
-    /// and fifteen of a kilobyte into one slot, and a full pack leaves at once; those of more than 64 bytes only if no sink is on
+    /// and sixty of a kilobyte into one slot, and a full pack leaves at once; those of more than 64 bytes only if no sink is on
     /// another host. Others are seen by sinks that spin; those that sleep are woken by the last of the batch: looking for sleepers
     /// makes the processor wait for its own stores to be seen, which is most of what emitting a small message costs. The first
     /// message that is packed makes a segment, which takes time.

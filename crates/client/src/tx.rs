@@ -452,6 +452,12 @@ impl Tx {
     /// Whether every link of the source has room for one more message, after taking back what was returned.
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
+        // As they mostly are.
+        if let Some(Some(TxSource { routes, .. })) = self.sources.get(source)
+            && let [Route { link, .. }] = routes[..]
+        {
+            return self.link_has_room(link, bytes);
+        }
         let count = self.routes(source).count();
         (0..count).all(|r| {
             let link = self.routes(source).nth(r).map_or(0, |r| r.link);

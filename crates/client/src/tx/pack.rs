@@ -14,8 +14,9 @@ use std::ptr::NonNull;
 /// The size of the slots that small messages are packed into, in bytes: some fifty of them, and one page.
 pub(crate) const PACK_BYTES: u64 = 4096;
 
-/// The size of the slots that larger messages are packed into, in bytes: fifteen of a kilobyte, and two of them in a first cache.
-pub(crate) const WIDE_BYTES: u64 = 16384;
+/// The size of the slots that larger messages are packed into, in bytes: as many of a kilobyte as a pack has. What is not filled is
+/// not touched.
+pub(crate) const WIDE_BYTES: u64 = 65536;
 
 /// After so many packs in a row that went without a piece of them no more pieces are lent.
 const ASTRAY: u8 = 8;
