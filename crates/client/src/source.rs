@@ -607,6 +607,19 @@ impl Source {
             return Err(self.overrun(raw, len));
         }
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        // What a batch of larger messages does, in one straight line.
+        if raw.place.is_piece()
+            && deadline_ns == 0
+            && let Some(sequence) = self.stream.tx.lock().commit_piece(self.index, raw.place, len as u32, more)
+        {
+            return Ok(Token(sequence));
+        }
+        self.emit_other(raw, len, deadline_ns, more)
+    }
+
+    /// As [`Self::emit_held`], of any message.
+    #[inline(never)]
+    fn emit_other(&self, raw: &RawBuffer, len: usize, deadline_ns: u64, more: bool) -> Result<Token> {
         let inline: &[u8] = if raw.place.is_none() {
             // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
             unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) }
@@ -619,11 +632,6 @@ impl Source {
         let emit = Emit { place, inline, length, deadline_ns, timestamp_ns, priority, more };
         let mut tx = self.stream.tx.lock();
         if raw.place.is_piece() {
-            if deadline_ns == 0
-                && let Some(sequence) = tx.commit_piece(self.index, raw.place, length, more)
-            {
-                return Ok(Token(sequence));
-            }
             tx.part(raw.place);
         } else if raw.place.is_none()
             && deadline_ns == 0
@@ -673,16 +681,19 @@ impl Source {
     ///
     /// # Errors
     /// [`Code::Timeout`], [`Code::Forked`].
+    #[inline]
     pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
         self.check()?;
-        {
-            let mut tx = self.stream.tx.lock();
-            if tx.has_room(self.index, Place::NONE) {
-                return Ok(());
-            }
-            // Who sleeps makes no room.
-            tx.flush(self.index);
+        if self.stream.tx.lock().has_room(self.index, Place::NONE) {
+            return Ok(());
         }
+        self.room_comes(timeout)
+    }
+
+    #[inline(never)]
+    fn room_comes(&self, timeout: Duration) -> Result<()> {
+        // Who sleeps makes no room.
+        self.stream.tx.lock().flush(self.index);
         let start = Instant::now();
         while !self.stream.tx.lock().has_room(self.index, Place::NONE) {
             let waited = start.elapsed();

@@ -387,12 +387,21 @@ impl TxLink {
     /// if need be.
     #[inline]
     fn has_room(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
-        let fits = |l: &Self| l.producer.credit() > l.reserved && (l.held == 0 || l.held + bytes <= cap);
-        if fits(self) {
+        if self.fits(bytes, cap) {
             return true;
         }
+        self.has_room_again(bytes, cap, slab)
+    }
+
+    #[inline(never)]
+    fn has_room_again(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
         self.reclaim(slab);
-        fits(self)
+        self.fits(bytes, cap)
+    }
+
+    #[inline(always)]
+    fn fits(&self, bytes: u64, cap: u64) -> bool {
+        self.producer.credit() > self.reserved && (self.held == 0 || self.held + bytes <= cap)
     }
 
     /// Puts one message on the link, or counts it as dropped for each of its `flows`.
@@ -450,6 +459,7 @@ impl TxLink {
 
 impl Tx {
     /// Whether every link of the source has room for one more message, after taking back what was returned.
+    #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
         // As they mostly are.
@@ -458,6 +468,11 @@ impl Tx {
         {
             return self.link_has_room(link, bytes);
         }
+        self.all_have_room(source, bytes)
+    }
+
+    #[inline(never)]
+    fn all_have_room(&mut self, source: usize, bytes: u64) -> bool {
         let count = self.routes(source).count();
         (0..count).all(|r| {
             let link = self.routes(source).nth(r).map_or(0, |r| r.link);
@@ -482,6 +497,7 @@ impl Tx {
         links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
     }
 
+    #[inline(always)]
     fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;
         self.links[at].as_mut().is_none_or(|link| link.has_room(bytes, cap, &mut self.slab))
