@@ -82,6 +82,15 @@ impl PackWriter {
         self.fits(len).then(|| (unsafe { self.base.add(at as usize) }, at))
     }
 
+    /// Where a payload may be written once `bytes` more are used; `None` at the end.
+    #[inline(always)]
+    #[must_use]
+    pub fn after(&self, bytes: u32) -> Option<NonNull<u8>> {
+        let at = self.used + bytes;
+        // SAFETY: INV-PACK-1: it lies before the end.
+        (at < self.capacity).then(|| unsafe { self.base.add(at as usize) })
+    }
+
     /// Adds the message of `len` bytes whose payload was written where [`Self::room`] said. `false`: it does not fit, nothing was
     /// changed.
     #[inline]

@@ -8,6 +8,7 @@ use super::{Emit, Place, Tx};
 use insane_shm::counters::Count;
 use insane_shm::link::{Descriptor, FLAG_PACKED, FLAG_WIDE, INLINE_BYTES};
 use insane_shm::pack::{MAX_COPIED, PackWriter};
+use insane_shm::segment::prefetch_to_write;
 use insane_shm::slab::SlotId;
 use std::ptr::NonNull;
 
@@ -124,6 +125,11 @@ impl Tx {
             && let Some((base, offset)) = writer.room(len)
         {
             *lent = offset;
+            // Sinks have read what lies where the next one will. Getting it back takes as long as filling this one.
+            let next = len.next_multiple_of(8) + 8;
+            if let Some(next) = writer.after(next) {
+                prefetch_to_write(next, len as usize);
+            }
             return Some((base, Place::piece(*slot, offset)));
         }
         if !source.batching || source.astray >= ASTRAY {
