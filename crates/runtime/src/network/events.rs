@@ -246,14 +246,8 @@ impl Hub {
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
-                    let one = &mut self.hosts[host];
-                    if let Some(at) = one.by_number.remove(&flow) {
-                        one.settle(at, Some(counts));
-                        if let Some(flow) = one.flows[at].take() {
-                            one.by_epoch.retain(|_, place| *place != at);
-                            flow.backlog.iter().for_each(|next| self.released(next.token, End::Unconfirmed));
-                        }
-                    }
+                    let gone = self.hosts[host].flow_closed(flow, counts);
+                    gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
                 }
                 _ => {}
             }
