@@ -2,7 +2,9 @@
 
 use insane::Qos;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, law, law_holds, network_count, reliable, status, two, within};
+use insane_tests_network::{
+    LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two, within,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -150,6 +152,35 @@ fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
         assert_eq!(message.to_vec(), i.to_le_bytes().repeat(40), "message {i}");
     }
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unconfirmed() {
+    let _watchdog = Watchdog::start("away", TEST);
+    let addresses = free_addresses(2);
+    let [one, mut two] = [0, 1].map(|at| {
+        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
+        config.network.as_mut().unwrap().patience_ms = 1000;
+        Process::start(PROGRAM, None, &config)
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let stream = a.stream(reliable()).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"before").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"before");
+    assert!(eventually(|| network_count(&status(&a), "delivered") == 1), "{}", law(&a));
+    two.kill();
+    for _ in 0..20 {
+        source.send(&[1; 100]).unwrap();
+    }
+    drop(sink);
+    b.close();
+    two.again();
+    assert!(within(Duration::from_secs(10), || law_holds(&a)), "{}", law(&a));
+    assert_eq!(network_count(&status(&a), "unconfirmed"), 20, "{}", law(&a));
+    assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
 }
 
 #[test]

@@ -239,7 +239,11 @@ impl Hub {
                     used += self.message(host, now, flow, (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
-                Event::Accepted { .. } => {}
+                Event::Accepted { flow } => {
+                    let one = &mut self.hosts[host];
+                    let accepted = one.by_number.get(&flow).and_then(|at| one.flows[*at].as_mut());
+                    accepted.into_iter().for_each(|flow| flow.accepted = true);
+                }
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
                     tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");

@@ -39,6 +39,8 @@ pub(crate) struct OutFlow {
     pub(crate) closing: bool,
     /// The path has been told.
     closed: bool,
+    /// The host has accepted it in this connection.
+    pub(crate) accepted: bool,
     /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
     /// go of them, ends here.
     pub(crate) lost: bool,
@@ -222,8 +224,11 @@ impl Host {
                 }
                 flow.backlog.pop_front();
             }
-            if flow.closing && !flow.closed && flow.queued == 0 {
-                if !self.path.is_connected() {
+            // Without a sink the host will not accept it.
+            let is_gone = |a: &usize| self.accounts[*a].as_ref().is_none_or(|a| a.gone);
+            let unwanted = !flow.accepted && flow.accounts.iter().all(is_gone);
+            if flow.closing && flow.queued == 0 && (!flow.closed || unwanted) {
+                if !self.path.is_connected() || unwanted {
                     flow.closed = true;
                     self.path.abandon(flow.number);
                 } else if flow.backlog.is_empty() {
@@ -258,6 +263,7 @@ impl Host {
             queued: 0,
             closing: false,
             closed: false,
+            accepted: false,
             lost: false,
         };
         let at = place(&mut self.flows, flow);
@@ -296,6 +302,7 @@ impl Host {
             account.end(Count::Unconfirmed, account.pending());
         }
         for at in 0..self.flows.len() {
+            self.flows[at].iter_mut().for_each(|f| f.accepted = false);
             let Some(flow) = self.flows[at].as_mut().filter(|f| !f.reliable || f.closing) else { continue };
             flow.lost = true;
             self.path.abandon(flow.number);
@@ -310,6 +317,11 @@ impl Host {
         self.forget_epoch(at);
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
+        // The path's counts do not have what it did not take.
+        let left = flow.backlog.iter().map(Outgoing::messages).sum();
+        for account in &flow.accounts {
+            self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, left));
+        }
         flow.backlog.iter().map(|next| next.token).collect()
     }
 

@@ -355,6 +355,7 @@ impl Hub {
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
                     let one = &mut self.hosts[host];
                     one.ready.retain(|(_, s)| *s != sink);
+                    one.accounts.iter_mut().flatten().filter(|a| a.sink == sink).for_each(|a| a.gone = true);
                     let ends: Vec<_> = one
                         .accounts
                         .iter()
