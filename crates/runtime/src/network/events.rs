@@ -239,21 +239,19 @@ impl Hub {
                     used += self.message(host, now, flow, (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
-                Event::Accepted { .. } => {}
+                Event::Accepted { flow } => {
+                    let one = &mut self.hosts[host];
+                    let accepted = one.by_number.get(&flow).and_then(|at| one.flows[*at].as_mut());
+                    accepted.into_iter().for_each(|flow| flow.accepted = true);
+                }
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
                     tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
-                    let one = &mut self.hosts[host];
-                    if let Some(at) = one.by_number.remove(&flow) {
-                        one.settle(at, Some(counts));
-                        if let Some(flow) = one.flows[at].take() {
-                            one.by_epoch.retain(|_, place| *place != at);
-                            flow.backlog.iter().for_each(|next| self.released(next.token, End::Unconfirmed));
-                        }
-                    }
+                    let gone = self.hosts[host].flow_closed(flow, counts);
+                    gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
                 }
                 _ => {}
             }
