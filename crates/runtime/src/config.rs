@@ -45,6 +45,8 @@ pub struct Network {
     pub spin_us: u64,
     /// A peer is lost when nothing has come from it for so long, in milliseconds.
     pub silence_ms: u64,
+    /// Once nothing has come from a peer for so long, best-effort messages that wait for it are dropped, in milliseconds; 0: never.
+    pub stale_ms: u64,
     /// How long the sinks of reliable streams outlive the loss of their host, and sources the loss of this runtime, in milliseconds.
     pub patience_ms: u64,
     /// Whether nobody else uses the links to the peers: no congestion response and no pacing.
@@ -166,6 +168,7 @@ impl Default for Network {
             scheduler: Scheduler::Fifo,
             spin_us: 20,
             silence_ms: 1750,
+            stale_ms: 500,
             patience_ms: 10_000,
             dedicated: false,
             memory_mib: 256,
@@ -197,6 +200,7 @@ impl Network {
         for (key, value, range, takes) in [
             ("spin_us", self.spin_us, 0..=1_000_000, "0 to 1000000 microseconds"),
             ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
+            ("stale_ms", self.stale_ms, 0..=60_000, "0 to 60000 milliseconds"),
             ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),
             ("memory_mib", self.memory_mib, 1..=65_536, "1 to 65536 MiB"),
         ] {

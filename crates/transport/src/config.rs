@@ -19,6 +19,9 @@ pub struct Config {
     pub dedicated: bool,
     /// The connection is lost when nothing has come for so long.
     pub silence: Duration,
+    /// Once nothing has come for so long, best-effort messages that wait to be sent are dropped: what will be emitted when the peer
+    /// is heard again is worth more. Zero: never. Not below two heartbeats.
+    pub stale: Duration,
     /// A sign of life is sent when nothing else was for so long.
     pub heartbeat: Duration,
     /// An acknowledgement is held back at most so long.
@@ -40,7 +43,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// For a shared Ethernet: frames of 1472 bytes, a lost peer noticed after 1.75 s, 4096 messages and 4 MiB of credit.
+    /// For a shared Ethernet: frames of 1472 bytes, a lost peer noticed after 1.75 s, 16384 messages and 4 MiB of credit.
     fn default() -> Self {
         Self {
             host: 0,
@@ -49,6 +52,7 @@ impl Default for Config {
             checked: false,
             dedicated: false,
             silence: Duration::from_millis(1750),
+            stale: Duration::from_millis(500),
             heartbeat: Duration::from_millis(250),
             ack_delay: Duration::from_micros(500),
             credit_messages: 16_384,

@@ -11,7 +11,7 @@ pub struct Counts {
     pub under_way: u64,
     /// The receiving host has handed them on (best effort), or its sinks have them (reliable).
     pub delivered: u64,
-    /// They never arrived there, or not whole.
+    /// They never arrived there, or not whole; or were not sent, because nothing came from there for long.
     pub lost: u64,
     /// They were dropped there for want of room.
     pub dropped: u64,

@@ -279,6 +279,20 @@ impl OutFlow {
         !self.spec.reliable && self.next_index > self.account.settled
     }
 
+    /// Whether best-effort messages wait.
+    pub(crate) fn may_be_stale(&self) -> bool {
+        !self.spec.reliable && !self.waiting.is_empty()
+    }
+
+    /// Drops the best-effort messages that wait; each goes to `dropped`.
+    pub(crate) fn drop_waiting(&mut self, mut dropped: impl FnMut(Outgoing)) {
+        while self.may_be_stale() {
+            let Some(message) = self.next_waiting() else { break };
+            self.past.lost += message.messages();
+            dropped(message);
+        }
+    }
+
     /// How many messages were sent in this connection.
     pub(crate) fn end(&self) -> u64 {
         self.next_index

@@ -63,6 +63,8 @@ pub enum End {
     Sent,
     /// Its deadline passed before it was sent.
     Expired,
+    /// Best effort: nothing had come from the peer for [`Config::stale`], and it was not sent.
+    Dropped,
     /// The flow or connection ended first.
     Unconfirmed,
 }

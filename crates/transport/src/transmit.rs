@@ -318,11 +318,17 @@ impl Path {
                 self.credit_soon(flow);
             }
         }
+        let stale = self.config.stale.max(2 * self.config.heartbeat);
+        let stalled = !self.config.stale.is_zero() && now.saturating_sub(self.last_heard) >= stale;
         for (&flow, out) in &mut self.out {
+            if stalled {
+                let events = &mut self.events;
+                out.drop_waiting(|one| events.push_back(Event::Released { flow, token: one.token, end: End::Dropped }));
+            }
             if out.tick() {
                 self.control.push_back(Content::Told(flow));
             }
-            self.ticking |= out.in_doubt();
+            self.ticking |= out.in_doubt() || out.may_be_stale();
         }
         for flow in ended {
             self.end_incoming(flow);

@@ -136,6 +136,45 @@ fn a_message_past_its_deadline_is_not_sent() {
 }
 
 #[test]
+fn while_nothing_comes_best_effort_messages_do_not_grow_old() {
+    for (stale, kept) in [(500, 0), (0, 400)] {
+        let mut pair = Pair::new(Config { stale: MS * stale, silence: MS * 10_000, ..Config::default() });
+        let (best, reliable) = (pair.open(1, false), pair.open(2, true));
+        (0..20).for_each(|_| pair.step(4));
+        // The link is cut: what is sent goes nowhere.
+        let cut = |pair: &mut Pair, millis: u32| {
+            for _ in 0..millis {
+                while pair.ends[0].transmit(pair.now, &mut Vec::new(), &mut Nothing).is_some() {}
+                pair.now += MS;
+            }
+        };
+        for sequence in 1..=500 {
+            assert_eq!(pair.ends[0].send(best, message(sequence, 1000)), Ok(()));
+        }
+        assert_eq!(pair.ends[0].send(reliable, message(1, 1000)), Ok(()));
+        cut(&mut pair, 400);
+        let early = pair.ends[0].counts(best).unwrap();
+        assert!(early.waiting >= 400 && early.balance(), "they wait for an answer: {early:?}");
+        cut(&mut pair, 200);
+        let counts = pair.ends[0].counts(best).unwrap();
+        assert!(counts.balance() && counts.waiting.min(400) == kept, "{counts:?}");
+        assert!(kept > 0 || counts.lost >= early.waiting, "{counts:?}");
+        // Mended: what is emitted then arrives at once, and of the old ones what was under way at most.
+        pair.ends[1].on_time(pair.now);
+        (0..20).for_each(|_| pair.step(50));
+        assert_eq!(pair.ends[0].send(best, message(501, 1000)), Ok(()));
+        (0..2000).for_each(|_| pair.step(50));
+        let dropped = |event: &&Event| matches!(event, Event::Released { end: End::Dropped, .. });
+        let late = pair.arrived.iter().filter(|flow| **flow == best).count();
+        assert_eq!(pair.told.iter().filter(dropped).count() as u64, early.waiting * u64::from(kept == 0));
+        assert!(late >= 1 && (late < 100) == (kept == 0), "{late} came");
+        assert_eq!(pair.arrived.iter().filter(|flow| **flow == reliable).count(), 1, "reliable ones wait");
+        let counts = pair.ends[0].counts(best).unwrap();
+        assert!(counts.balance() && (counts.waiting, counts.under_way) == (0, 0), "{counts:?}");
+    }
+}
+
+#[test]
 fn an_abandoned_flow_gives_everything_back() {
     let mut world = World::new(Config::default(), 3, Weather::default());
     world.hosts[0].source(1, 7, true, VecDeque::from(vec![100; 60]));

@@ -6,7 +6,7 @@ use insane_tests_namespaces::Namespaces;
 use insane_tests_network::{
     LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status, within,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
@@ -90,4 +90,51 @@ fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
     plain.send(b"again").unwrap();
     assert_eq!(plain_sink.consume_timeout(LIMIT).unwrap().to_vec(), b"again");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn after_a_short_cut_a_sink_gets_what_is_new() {
+    let _watchdog = Watchdog::start("short cut", TEST);
+    let Some(cable) = Cable::new() else { return };
+    let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let start = Instant::now();
+    let since = |start: Instant| u64::try_from(start.elapsed().as_micros()).unwrap();
+    let send = |millis| {
+        let end = Instant::now() + Duration::from_millis(millis);
+        while Instant::now() < end {
+            source.send(&since(start).to_le_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let (mended, oldest) = std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            // Of each, when it came and how old it was.
+            let mut came = Vec::new();
+            while let Ok(message) = sink.consume_timeout(Duration::from_secs(5)) {
+                let Ok(at) = message.to_vec().try_into().map(u64::from_le_bytes) else { break };
+                came.push((since(start), since(start) - at));
+            }
+            came
+        });
+        send(300);
+        cable.0.ip(0, "link set veth0 down").unwrap();
+        send(1400);
+        cable.0.ip(0, "link set veth0 up").unwrap();
+        let mended = since(start);
+        // The sink is still there: the silence was shorter than what takes a host for lost.
+        send(1500);
+        assert_eq!(source.sinks(), 1, "{}", law(&a));
+        source.send(b"over").unwrap();
+        let came = taker.join().unwrap();
+        let after = came.iter().filter(|(at, _)| *at > mended);
+        (after.clone().count(), after.map(|(_, age)| *age).max().unwrap_or(0))
+    });
+    assert!(mended >= 100, "{mended} came after it was mended; {}", law(&a));
+    assert!(oldest < 900_000, "one was {oldest} microseconds old; {}", law(&a));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    assert!(network_count(&status(&a), "dropped") > 500, "{}", law(&a));
 }

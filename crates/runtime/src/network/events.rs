@@ -284,7 +284,7 @@ impl Hub {
         let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
         let fate = match end {
             End::Expired => Fate::Expired,
-            End::Unconfirmed => Fate::Dropped,
+            End::Dropped | End::Unconfirmed => Fate::Dropped,
             _ => Fate::AsCounted,
         };
         give_back(intake, &place.descriptor, fate);

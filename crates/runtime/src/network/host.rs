@@ -109,6 +109,7 @@ pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: u
         checked: !can_check,
         dedicated: settings.dedicated,
         silence,
+        stale: Duration::from_millis(settings.stale_ms),
         heartbeat: (silence / 7).min(Duration::from_millis(250)),
         // Everything is copied into its frame: the slots of a client are never the datapath's to read.
         copy_bytes: u32::MAX,
