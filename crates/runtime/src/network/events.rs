@@ -5,6 +5,7 @@ use crate::network::control::Held;
 use crate::network::domain::Note;
 use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched, slot_of};
+use crate::network::lanes::{FlowId, HOME};
 use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
@@ -26,6 +27,9 @@ pub(crate) struct RemoteSink {
     pub(crate) domain: usize,
     pub(crate) announced: wire::Announce,
 }
+
+/// A flow from a host that has ended: its number, its source if it was not accepted, and where it went if it was.
+type EndedFlow = (FlowId, Option<Epoch>, Option<Incoming>);
 
 /// What an answer of the core is for.
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Hub {
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
             let host = &mut self.hosts[remote.host];
             if let Some((flow, _)) = host.requested.remove(&epoch) {
-                host.path.refuse(flow, 1);
+                host.lanes.refuse(flow, 1);
             }
         }
     }
@@ -168,7 +172,7 @@ impl Hub {
         if let Some(pair) = self.domains[domain].pairs.get(pair).and_then(Option::as_ref) {
             tracing::debug!(me = self.own_name, session = %pair.peer, "pair ended");
             let session = pair.peer.0;
-            self.said.retain(|(s, _, _)| *s != session);
+            self.said.retain(|(s, _, _), _| *s != session);
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
         self.watched.retain(|_, w| !matches!(w, Watched::Pair(d, p) if (*d, *p) == (domain, pair)));
@@ -203,12 +207,23 @@ impl Hub {
         }
     }
 
-    /// Takes the events of a path. `frame` is the one that it was just given; returns how many of them lay in it.
+    /// Takes the events of a host's paths. `frame` is the one that one of them was just given; returns how many of them lay in it.
     pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) -> u32 {
-        let (mut used, mut ended) = (0, Vec::new());
-        while let Some(event) = self.hosts[host].path.event() {
+        let (mut used, mut ended) = (0, Vec::<EndedFlow>::new());
+        while let Some((lane, event)) = self.hosts[host].lanes.event() {
+            let id = |number| FlowId { lane, number };
             match event {
-                Event::Connected { .. } => self.connected(host),
+                Event::Connected { .. } if lane == HOME => self.connected(host),
+                Event::Connected { .. } => self.lane_connected(host, lane, now),
+                Event::Lost(_) if lane != HOME => {
+                    // They ended with the connection, not because their host wanted it; their sources will be heard of again.
+                    let (lost, others) = ended.into_iter().partition(|(flow, ..): &EndedFlow| flow.lane == lane);
+                    ended = others;
+                    for (flow, asked, known) in lost {
+                        self.flow_ended(host, flow, asked, known, Some(now));
+                    }
+                    self.lane_lost(host, lane, now);
+                }
                 Event::Lost(reason) => {
                     tracing::warn!(host = self.hosts[host].name, ?reason, "host lost");
                     // They ended with the connection, not because their host wanted it.
@@ -216,16 +231,17 @@ impl Hub {
                     self.lost(host, now);
                 }
                 Event::Requested { domain, open } => {
-                    if (domain, open.channel) == CONTROL {
-                        self.hosts[host].control_in = Some(open.flow);
-                        self.hosts[host].path.accept(open.flow, 0);
+                    let flow = id(open.flow);
+                    if (domain, open.channel) == CONTROL && lane == HOME {
+                        self.hosts[host].control_in = Some(flow);
+                        self.hosts[host].lanes.accept(flow, 0);
                     } else {
-                        self.hosts[host].requested.insert(Epoch(open.epoch), (open.flow, domain));
+                        self.requested(host, Epoch(open.epoch), (flow, domain));
                         self.try_accept(host, Epoch(open.epoch));
                     }
                 }
                 Event::Ended { flow, .. } => {
-                    let one = &mut self.hosts[host];
+                    let (one, flow) = (&mut self.hosts[host], id(flow));
                     one.control_in = one.control_in.filter(|control| *control != flow);
                     let asked = one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|(e, _)| *e);
                     asked.map(|epoch| one.requested.remove(&epoch));
@@ -233,10 +249,10 @@ impl Hub {
                     ended.push((flow, asked, known));
                 }
                 Event::Message { flow, message, lies } => {
-                    used += self.message(host, now, flow, (&message, 0), lies, frame);
+                    used += self.message(host, now, id(flow), (&message, 0), lies, frame);
                 }
                 Event::Bundle { flow, message, count, lies } => {
-                    used += self.message(host, now, flow, (&message, count), lies, frame);
+                    used += self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
                 Event::Accepted { .. } => {}
@@ -247,7 +263,7 @@ impl Hub {
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
                     let one = &mut self.hosts[host];
-                    if let Some(at) = one.by_number.remove(&flow) {
+                    if let Some(at) = one.by_number.remove(&id(flow)) {
                         one.settle(at, Some(counts));
                         if let Some(flow) = one.flows[at].take() {
                             one.by_epoch.retain(|_, place| *place != at);
@@ -259,13 +275,31 @@ impl Hub {
             }
         }
         for (flow, asked, known) in ended {
-            self.flow_ended(host, flow, asked, known);
+            self.flow_ended(host, flow, asked, known, None);
         }
         used
     }
 
-    /// A flow from a host has ended, accepted or not: with the last one its source is gone.
-    fn flow_ended(&mut self, host: usize, flow: u32, asked: Option<Epoch>, known: Option<Incoming>) {
+    /// A host wants to send what a source emits. One that it wanted before and that was not accepted is not going to be.
+    fn requested(&mut self, host: usize, epoch: Epoch, asked: (FlowId, u32)) {
+        let before = self.hosts[host].requested.insert(epoch, asked);
+        if before.is_some_and(|(flow, _)| flow != asked.0) {
+            let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+            let known = remotes.into_iter().find(|r| r.epoch == epoch && r.host == host && !r.closing);
+            known.into_iter().for_each(|remote| remote.flows = remote.flows.saturating_sub(1));
+        }
+    }
+
+    /// A flow from a host has ended, accepted or not: with the last one its source is gone. Unless it was `lost` with its path:
+    /// then the source is waited for, as if its host were.
+    fn flow_ended(
+        &mut self,
+        host: usize,
+        flow: FlowId,
+        asked: Option<Epoch>,
+        known: Option<Incoming>,
+        lost: Option<Duration>,
+    ) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         let remote = match (known, asked) {
             (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
@@ -275,13 +309,24 @@ impl Hub {
         let Some(remote) = remote else { return };
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);
-        tracing::debug!(epoch = %remote.epoch, flow, left = remote.flows, "flow ended");
-        remote.ending |= remote.flows == 0;
+        tracing::debug!(epoch = %remote.epoch, ?flow, left = remote.flows, "flow ended");
+        match lost {
+            Some(now) if remote.flows == 0 => drop(remote.orphaned.get_or_insert(now)),
+            Some(_) => {}
+            None => remote.ending |= remote.flows == 0,
+        }
+        // The one by which its source goes on may have waited for it.
+        let epoch = remote.epoch;
+        self.try_accept(host, epoch);
     }
 
     /// What was sent is its owner's again.
     pub(crate) fn released(&mut self, token: u64, end: End) {
-        let Some(Held::Slot(place)) = self.underway.release(token) else { return };
+        let held = self.underway.release(token);
+        if self.words > 0 {
+            self.word_ended(token);
+        }
+        let Some(Held::Slot(place)) = held else { return };
         let intake = self.domains[place.domain].intakes[place.link].as_mut();
         let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
         let fate = match end {
@@ -326,7 +371,7 @@ impl Hub {
         &mut self,
         host: usize,
         now: Duration,
-        flow: u32,
+        flow: FlowId,
         (message, bundle): (&Message, u16),
         lies: Lies,
         frame: Option<(u64, &[u8])>,
@@ -356,8 +401,8 @@ impl Hub {
             if let Arrived::Bytes(bytes) = arrived {
                 self.heard(host, now, bytes);
             }
-            self.hosts[host].path.advance(flow, message.sequence);
-            self.hosts[host].path.consumed(flow, 1, len);
+            self.hosts[host].lanes.advance(flow, message.sequence);
+            self.hosts[host].lanes.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
             let lifetime = u64::from(message.lifetime_us) * 1000;
             let mut d = Descriptor {
@@ -380,7 +425,7 @@ impl Hub {
                 d.count = bundle;
             }
             if self.domains[domain].deliver(source, d, &arrived) {
-                self.hosts[host].path.consumed(flow, u32::from(bundle.max(1)), len);
+                self.hosts[host].lanes.consumed(flow, u32::from(bundle.max(1)), len);
             }
         } else {
             self.hosts[host].stray += 1;

@@ -1,10 +1,11 @@
-//! One other host: its path, the flows to and from it, the control flow, and the accounts of its sinks.
+//! One other host: its paths, the flows to and from it, the control flow, and the accounts of its sinks.
 
 use crate::config;
 use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
+use crate::network::lanes::{FlowId, HOME, Lanes};
 use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
@@ -23,8 +24,9 @@ const MOST_QUEUED: usize = 4096;
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
 pub(crate) struct OutFlow {
-    /// Its number on the path.
-    pub(crate) number: u32,
+    /// Its path and its number there.
+    pub(crate) number: FlowId,
+    pub(crate) spec: FlowSpec,
     pub(crate) epoch: Epoch,
     pub(crate) reliable: bool,
     /// The accounts of its sinks.
@@ -39,6 +41,10 @@ pub(crate) struct OutFlow {
     pub(crate) closing: bool,
     /// The path has been told.
     closed: bool,
+    /// The flow to which its stream has moved, by its place and number: that one goes on when this one is done.
+    pub(crate) heir: Option<(usize, FlowId)>,
+    /// The token of the word by which the other host is told of it, until that has it.
+    pub(crate) word: Option<u64>,
 }
 
 /// A flow from the host.
@@ -51,20 +57,22 @@ pub(crate) struct Incoming {
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Host {
+    /// Over UDP.
     pub(crate) address: Address,
     pub(crate) name: String,
-    pub(crate) path: Path,
+    pub(crate) lanes: Lanes,
     pub(crate) egress: Egress,
-    control_out: Option<u32>,
+    control_out: Option<FlowId>,
     control_sequence: u64,
     control_waiting: VecDeque<(u64, Outgoing)>,
-    pub(crate) control_in: Option<u32>,
+    pub(crate) control_in: Option<FlowId>,
     pub(crate) flows: Vec<Option<OutFlow>>,
     pub(crate) by_epoch: HashMap<Epoch, usize>,
-    pub(crate) by_number: HashMap<u32, usize>,
-    pub(crate) incoming: HashMap<u32, Incoming>,
-    /// Flows that the host wants to open and of whose sources it has said nothing yet.
-    pub(crate) requested: HashMap<Epoch, (u32, u32)>,
+    pub(crate) by_number: HashMap<FlowId, usize>,
+    pub(crate) incoming: HashMap<FlowId, Incoming>,
+    /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or what came before
+    /// by another path is not at its end. With the domain's number.
+    pub(crate) requested: HashMap<Epoch, (FlowId, u32)>,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
@@ -80,6 +88,17 @@ pub(crate) struct Host {
     pub(crate) stray: u64,
     pub(crate) lost: u64,
     pub(crate) known: Known,
+    /// How it says that it is reached, not looked at yet.
+    pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
+    /// Streams that moved from one path to another.
+    pub(crate) moves: u64,
+}
+
+impl OutFlow {
+    /// It begins again, under another number.
+    pub(crate) fn renumbered(&mut self, number: FlowId) {
+        (self.number, self.seen, self.closed) = (number, Counts::default(), false);
+    }
 }
 
 /// From where a host is known.
@@ -124,11 +143,17 @@ impl Known {
 }
 
 impl Host {
-    pub(crate) fn new(address: Address, config: Config, egress: Egress, seed: u64, now: Duration) -> Self {
+    pub(crate) fn new(
+        (address, ports): (Address, usize),
+        config: Config,
+        egress: Egress,
+        seed: u64,
+        now: Duration,
+    ) -> Self {
         Self {
             address,
             name: address.to_string(),
-            path: Path::new(config, seed, now),
+            lanes: Lanes::new(ports, address, Path::new(config, seed, now), now),
             egress,
             control_out: None,
             control_sequence: 0,
@@ -149,7 +174,14 @@ impl Host {
             stray: 0,
             lost: 0,
             known: Known::Configured,
+            offers: None,
+            moves: 0,
         }
+    }
+
+    /// Whether the host is there.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lanes.is_up(HOME)
     }
 
     /// Whether nothing is sent to it, and nothing taken from it.
@@ -162,7 +194,7 @@ impl Host {
         self.end_control();
         let gone = self.control_waiting.drain(..).map(|(token, _)| token).collect();
         let spec = FlowSpec { domain: CONTROL.0, epoch: epoch.0, channel: CONTROL.1, reliable: true, first: 1 };
-        self.control_out = Some(self.path.open(spec));
+        self.control_out = Some(self.lanes.open(HOME, spec));
         self.control_sequence = 0;
         gone
     }
@@ -186,54 +218,71 @@ impl Host {
     /// Gives the control flow up.
     pub(crate) fn end_control(&mut self) {
         if let Some(old) = self.control_out.take() {
-            self.path.abandon(old);
+            self.lanes.abandon(old);
         }
     }
 
     /// Says something over the control flow. Without a connection it is not said: everything is said anew with the next.
     pub(crate) fn say(&mut self, body: Body, underway: &mut Underway) {
-        let Some(flow) = self.control_out else { return };
+        let _ = self.say_as(body, underway);
+    }
+
+    /// As [`Self::say`]; says under which token it is under way.
+    pub(crate) fn say_as(&mut self, body: Body, underway: &mut Underway) -> Option<u64> {
+        let flow = self.control_out?;
         let bytes = encode(&ToHost { body: Some(body) });
         self.control_sequence += 1;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let token = underway.add(Held::Bytes(bytes), 1);
         let next = Outgoing { token, len, sequence: self.control_sequence, ..Outgoing::default() };
-        let goes = self.control_waiting.is_empty() && self.path.send(flow, next).is_ok();
+        let goes = self.control_waiting.is_empty() && self.lanes.send(flow, next).is_ok();
         if !goes && self.control_waiting.len() < CONTROL_WAITING {
             self.control_waiting.push_back((token, next));
         }
+        Some(token)
     }
 
     /// Gives the path what it did not take before.
     pub(crate) fn push_waiting(&mut self) {
         while let Some((_, next)) = self.control_waiting.front() {
-            if self.control_out.is_none_or(|flow| self.path.send(flow, *next).is_err()) {
+            if self.control_out.is_none_or(|flow| self.lanes.send(flow, *next).is_err()) {
                 break;
             }
             self.control_waiting.pop_front();
         }
+        // What has to wait for another flow's end is not at its own; and who does not know of an heir would take the end of its
+        // predecessor for that of the source.
+        let heirs: Vec<FlowId> = self.flows.iter().flatten().filter_map(|flow| Some(flow.heir?.1)).collect();
+        let mut untold: Vec<FlowId> = Vec::new();
+        if !heirs.is_empty() {
+            untold.extend(self.flows.iter().flatten().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
+        }
         for flow in self.flows.iter_mut().flatten() {
             while let Some(next) = flow.backlog.front() {
-                if self.path.send(flow.number, *next).is_err() {
+                if self.lanes.send(flow.number, *next).is_err() {
                     break;
                 }
                 flow.backlog.pop_front();
             }
             if flow.closing && !flow.closed && flow.queued == 0 {
-                if !self.path.is_connected() {
+                if !self.lanes.is_up(flow.number.lane) {
                     flow.closed = true;
-                    self.path.abandon(flow.number);
-                } else if flow.backlog.is_empty() {
+                    self.lanes.abandon(flow.number);
+                } else if flow.backlog.is_empty()
+                    && !heirs.contains(&flow.number)
+                    && flow.heir.is_none_or(|(_, heir)| !untold.contains(&heir))
+                {
                     flow.closed = true;
-                    self.path.close(flow.number);
+                    self.lanes.close(flow.number);
                 }
             }
         }
     }
 
-    /// The flow of a source, opened if there is none.
+    /// The flow of a source, opened over `lane` if there is none.
     pub(crate) fn flow_of(
         &mut self,
+        lane: usize,
         spec: FlowSpec,
         about: insane_wire::host::Source,
         underway: &mut Underway,
@@ -243,9 +292,15 @@ impl Host {
             return *at;
         }
         self.say(Body::Source(about.clone()), underway);
-        let number = self.path.open(spec);
+        self.open_flow(lane, spec, about)
+    }
+
+    /// Opens a flow, from now on its source's.
+    pub(crate) fn open_flow(&mut self, lane: usize, spec: FlowSpec, about: insane_wire::host::Source) -> usize {
+        let (epoch, number) = (Epoch(spec.epoch), self.lanes.open(lane, spec));
         let flow = OutFlow {
             number,
+            spec,
             epoch,
             reliable: spec.reliable,
             accounts: Vec::new(),
@@ -255,6 +310,8 @@ impl Host {
             queued: 0,
             closing: false,
             closed: false,
+            heir: None,
+            word: None,
         };
         let at = place(&mut self.flows, flow);
         self.by_epoch.insert(epoch, at);
@@ -266,7 +323,7 @@ impl Host {
     pub(crate) fn close_flow(&mut self, at: usize) {
         let Some(flow) = self.flows[at].as_mut() else { return };
         flow.closing = true;
-        self.by_epoch.remove(&flow.epoch);
+        self.by_epoch.retain(|_, place| *place != at);
         self.push_waiting();
     }
 
@@ -290,7 +347,7 @@ impl Host {
         if self.egress.waiting() == 0 {
             return refused;
         }
-        let counts = self.flows.iter().flatten().filter_map(|f| self.path.counts(f.number));
+        let counts = self.flows.iter().flatten().filter_map(|f| self.lanes.counts(f.number));
         let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
         while room > 0 {
             let Some(item) = self.egress.pull(now) else { break };
@@ -312,7 +369,7 @@ impl Host {
             return Err((Vec::new(), Count::Dropped));
         };
         flow.queued -= 1;
-        let result = if flow.backlog.is_empty() { self.path.send(number, item.next) } else { Err(SendError::Full) };
+        let result = if flow.backlog.is_empty() { self.lanes.send(number, item.next) } else { Err(SendError::Full) };
         match result {
             Ok(()) => Ok(()),
             Err(SendError::Full) if flow.reliable => {
@@ -350,7 +407,7 @@ impl Host {
     /// Brings the accounts of a flow's sinks up to date with what the path says of its messages.
     pub(crate) fn settle(&mut self, at: usize, counts: Option<Counts>) {
         let Some(flow) = self.flows[at].as_mut() else { return };
-        let Some(counts) = counts.or_else(|| self.path.counts(flow.number)) else { return };
+        let Some(counts) = counts.or_else(|| self.lanes.counts(flow.number)) else { return };
         let said = [
             (Count::Dropped, counts.lost, flow.seen.lost),
             (Count::SinkFull, counts.dropped, flow.seen.dropped),
