@@ -163,6 +163,10 @@ pub struct Source {
     /// The sinks of the receiving host that are attached to it. A reliable flow is accepted once they are again.
     #[prost(bytes = "vec", repeated, tag = "7")]
     pub sinks: Vec<Vec<u8>>,
+    /// The flow that carried its messages before is gone with its path: nothing more comes by it, so its end is not to be waited
+    /// for.
+    #[prost(bool, tag = "8")]
+    pub gone: bool,
 }
 
 /// A sink is attached to a source.

@@ -173,7 +173,9 @@ impl Hub {
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
             to = self.ports[to].kind.name(), "stream moved"
         );
-        let word = one.say_as(Body::Source(about.clone()), &mut self.underway);
+        let is_up = one.lanes.is_up(flow.number.lane);
+        let said = wire::Source { gone: !is_up, ..about.clone() };
+        let word = one.say_as(Body::Source(said), &mut self.underway);
         self.words += usize::from(word.is_some());
         one.moves += 1;
         let heir = one.open_flow(to, spec, about);
@@ -185,7 +187,6 @@ impl Hub {
         if let Some(old) = one.flows[at].as_mut() {
             old.heir = number.map(|number| (heir, number));
         }
-        let is_up = one.flows[at].as_ref().is_some_and(|old| one.lanes.is_up(old.number.lane));
         if !is_up {
             one.fold(at);
             one.schedule_again(now, at);

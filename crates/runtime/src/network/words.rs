@@ -8,6 +8,7 @@ use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
 use crate::network::intake::{Route, Sink};
+use crate::network::lanes::HOME;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
 use insane_transport::FlowSpec;
@@ -166,6 +167,11 @@ impl Hub {
         let domain = &mut self.domains[at];
         let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
         if let Some(remote) = known {
+            // The sender has lost that path, and this end need not find it out by itself.
+            let lane = remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
+            if let Some(path) = lane.and_then(|lane| self.hosts[host].lanes.path(lane)) {
+                path.disconnect(now);
+            }
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
@@ -309,6 +315,7 @@ impl Hub {
             channel,
             name: announced.name,
             sinks: Vec::new(),
+            gone: false,
         };
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
