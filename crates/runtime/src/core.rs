@@ -637,7 +637,8 @@ impl Core {
             let stream = self.streams.get(&(session.domain.clone(), name.clone()))?;
             // A host of before they were told has kernel UDP alone.
             let serves = || policy::Table::default().choose(stream.qos, (&self.host, host), |_| Standing::NotThere);
-            let served = EffectiveQos { qos: Some(stream.qos), peer: host.to_owned(), reasons, ..EffectiveQos::default() };
+            let served =
+                EffectiveQos { qos: Some(stream.qos), peer: host.to_owned(), reasons, ..EffectiveQos::default() };
             let served = if served.reasons.is_empty() { serves().effective } else { served };
             Some((session.id, name.clone(), policy::refused(served)?))
         });

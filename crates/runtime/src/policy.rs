@@ -144,7 +144,11 @@ impl Table {
         let mut table = Self(Vec::new());
         for (at, Policy { when, datapaths }) in rows.iter().enumerate() {
             let Some(row) = Row::parse(when, datapaths) else {
-                return refuse(at, when, "fields of a QoS, each once, such as acceleration=preferred,reliability=reliable");
+                return refuse(
+                    at,
+                    when,
+                    "fields of a QoS, each once, such as acceleration=preferred,reliability=reliable",
+                );
             };
             if !every_qos().any(|qos| row.fits(&qos) && table.row(&qos).is_none()) {
                 return refuse(at, when, "a stream that no earlier row is for: put the narrower row first");

@@ -172,7 +172,10 @@ fn what_is_taken_back_can_be_given_to_another_flow() {
     (0..100).for_each(|_| pair.step(4));
     assert_eq!(pair.arrived.len(), 20 + 17);
     assert!(pair.told.iter().any(|event| matches!(event, Event::Closed { flow: ended, .. } if *ended == flow)));
-    assert!(!pair.told.iter().any(|event| matches!(event, Event::Released { .. })), "it is under way again, not released");
+    assert!(
+        !pair.told.iter().any(|event| matches!(event, Event::Released { .. })),
+        "it is under way again, not released"
+    );
     // Without a connection the flow ends at once.
     let mut pair = Pair::new(Config::default());
     let flow = pair.open(1, true);

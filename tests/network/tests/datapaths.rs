@@ -2,10 +2,11 @@
 //! streams move when a datapath fails. Without root: SKIPPED.
 
 use insane::{Acceleration, EffectiveQos, Event, Qos, Reliability, Session, Sink, Source, Stream};
+use insane_datapath::fault::Plan;
 use insane_runtime::config::{Config, Datapath, Mode};
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::{Namespaces, run};
-use insane_tests_network::{LIMIT, Process, config, eventually, law, law_holds, reliable, status};
+use insane_tests_network::{LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status};
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -50,7 +51,6 @@ impl Cables {
             interface: "veth1".into(),
             address: format!("10.96.0.10{end}/24"),
             mode: Mode::Auto,
-            frames: 1024,
             ..Datapath::default()
         });
         config
@@ -102,6 +102,25 @@ fn ends(from: &Session, to: &Session, qos: Qos, channel: &str) -> (Stream, Sourc
     let source = stream.source(channel).unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{}", law(from));
     (stream, source, sink)
+}
+
+/// Sends a message until it has come; a reliable one comes the first time.
+fn deliver((stream, source, sink): &(Stream, Source, Sink), payload: &[u8], session: &Session) {
+    let reliable = stream.effective_qos().iter().any(|e| e.transport == "reliable");
+    for _ in 0..20 {
+        source.send(payload).unwrap();
+        let patience = if reliable { LIMIT } else { Duration::from_secs(1) };
+        match sink.consume_timeout(patience) {
+            Ok(message) => {
+                assert!(message.to_vec() == payload, "{} bytes differ", payload.len());
+                // Nobody else's comes late.
+                while sink.consume_timeout(Duration::from_millis(if reliable { 0 } else { 5 })).is_ok() {}
+                return;
+            }
+            Err(e) => assert!(!reliable, "{} bytes: {e}; {}", payload.len(), law(session)),
+        }
+    }
+    panic!("{} bytes never came; {}", payload.len(), law(session));
 }
 
 /// Frames that a runtime has sent over each of its datapaths.
@@ -157,9 +176,7 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
     for (n, (there, _)) in pairs.iter().enumerate() {
         for len in [0usize, 64, 65, 1400, 9000, 65_536, 3 << 20] {
             let payload: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-            there.1.send(&payload).unwrap();
-            let message = there.2.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len} bytes of {n}: {e}; {}", law(&a)));
-            assert!(message.to_vec() == payload, "{len} bytes of {n} differ");
+            deliver(there, &payload, &a);
         }
     }
     cables.ping("10.96.0.2").unwrap();
@@ -174,6 +191,31 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
     }
     for session in [&a, &b] {
         assert!(eventually(|| law_holds(session)), "{}", law(session));
+    }
+}
+
+#[test]
+fn who_insists_on_acceleration_gets_it() {
+    let _watchdog = Watchdog::start("strict", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let mut runtimes = [0, 1].map(|end| cables.runtime(end, |_| ()));
+    for round in 0..2 {
+        let (a, b) = (runtimes[0].session("source"), runtimes[1].session("sink"));
+        // At once: the path over AF_XDP is not there yet, and it is waited for.
+        let sink = b.stream_with("strict", accelerated(Qos::default()), true).unwrap().sink("c").unwrap();
+        let stream = a.stream_with("strict", accelerated(Qos::default()), true).unwrap();
+        let source = stream.source("c").unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "round {round}: {}", law(&a));
+        source.send(b"strictly").unwrap();
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"strictly");
+        let effective = towards(&stream, "host-1");
+        assert!(effective.datapath == "xdp" && effective.reasons.is_empty(), "{effective:?}");
+        let events = [a.events(), b.events()].concat();
+        assert!(!events.iter().any(|event| matches!(event, Event::QosRefused { .. })), "{events:?}");
+        // The next round's with a host that was away for longer than anything is waited for.
+        runtimes[1].kill();
+        std::thread::sleep(Duration::from_millis(1500));
+        runtimes[1].again();
     }
 }
 
@@ -226,8 +268,11 @@ fn one_end_without_xdp_falls_back_and_says_why() {
     };
     for (session, host) in [(&a, "host-1"), (&b, "host-0")] {
         let reasons = refused(session, host);
-        assert!(reasons.iter().any(|text| text.contains("refused under strict: acceleration=preferred: host-0 and host-1")
-            && text.contains("host-1 offers no xdp")), "{host}: {reasons:?}");
+        assert!(
+            reasons.iter().any(|text| text.contains("refused under strict: acceleration=preferred: host-0 and host-1")
+                && text.contains("host-1 offers no xdp")),
+            "{host}: {reasons:?}"
+        );
     }
     assert_eq!(source.sinks(), 0);
 }
@@ -296,6 +341,63 @@ fn a_killed_runtime_leaves_no_program_and_its_streams_come_back_over_xdp() {
     goes_over(&stream, "host-1", "xdp");
     send(200, 300);
     expect(200, 300);
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_bad_network_over_xdp_costs_only_what_is_counted() {
+    let _watchdog = Watchdog::start("bad", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let mut runtimes = [0, 1].map(|end| cables.runtime(end, |_| ()));
+    let plan = Plan { lose_ppm: 20_000, repeat_ppm: 20_000, delay_ppm: 20_000, change_ppm: 5000, cut: false };
+    for (runtime, seed) in runtimes.iter_mut().zip([3, 5]) {
+        runtime.again_with(plan, seed);
+    }
+    let [one, two] = &runtimes;
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for qos in [accelerated(Qos::default()), accelerated(reliable())] {
+        let (stream, source, sink) = ends(&a, &b, qos, "load");
+        goes_over(&stream, "host-1", "xdp");
+        let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (sent, got) = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| count_up(&source, &stop));
+            let taker = scope.spawn(|| take_numbers(&sink, &over));
+            std::thread::sleep(Duration::from_millis(700));
+            stop.store(true, Ordering::Relaxed);
+            let sent = sender.join();
+            over.store(true, Ordering::Relaxed);
+            (sent.expect("it sends"), taker.join().expect("it takes"))
+        });
+        assert!(!got.is_empty() && sent > 100, "{} of {sent}", got.len());
+        let mut once = got.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), got.len(), "repeated");
+        if qos.reliability() == Reliability::Reliable {
+            assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
+        }
+        assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    }
+    assert!(network_count(&status(&a), "dropped") > 0, "nothing was lost: {}", law(&a));
+}
+
+#[test]
+fn an_interface_that_goes_away_costs_only_its_datapath() {
+    let _watchdog = Watchdog::start("gone", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "xdp");
+    cables.0.ip(0, "link del veth1").unwrap();
+    for round in 0..200u32 {
+        source.send(&round.to_le_bytes()).unwrap();
+    }
+    for round in 0..200u32 {
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{round}: {e}; {}", law(&a)));
+        assert_eq!(message.to_vec(), round.to_le_bytes());
+    }
+    goes_over(&stream, "host-1", "udp");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 

@@ -161,7 +161,11 @@ impl Datapath {
             return refuse("address", &format!("\"{}\"", self.address), takes);
         };
         if own.address == network.listen.ip() {
-            return refuse("address", &self.address, "an address that is not the kernel's: network.listen has this one");
+            return refuse(
+                "address",
+                &self.address,
+                "an address that is not the kernel's: network.listen has this one",
+            );
         }
         if self.port == 0 {
             return refuse("port", &self.port, "1 to 65535");
@@ -202,7 +206,11 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
         for other in &all[..at] {
             // One program at a time is attached to an interface, so two datapaths cannot share its queues between them.
             if other.interface == one.interface {
-                return refuse("interface", &one.interface, "an interface that no other datapath has: a queue has one owner");
+                return refuse(
+                    "interface",
+                    &one.interface,
+                    "an interface that no other datapath has: a queue has one owner",
+                );
             }
             if other.prefix().map(|p| p.address) == one.prefix().map(|p| p.address) {
                 return refuse("address", &one.address, "an address that no other datapath has");
@@ -243,7 +251,8 @@ mod tests {
         let one = &config.network.as_ref().unwrap().datapath[0];
         assert_eq!((one.port, one.mac()), (7400, Some([2, 0x49, 10, 0, 0, 102])));
         assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
-        let two = parse(&format!("{ONE}station = \"02:00:00:00:00:7F\"\nmode = \"generic\"\ngateway = \"10.0.0.1\"")).unwrap();
+        let two = parse(&format!("{ONE}station = \"02:00:00:00:00:7F\"\nmode = \"generic\"\ngateway = \"10.0.0.1\""))
+            .unwrap();
         assert_eq!(two.network.unwrap().datapath[0].mac(), Some([2, 0, 0, 0, 0, 0x7f]));
     }
 
@@ -279,7 +288,8 @@ mod tests {
 
     #[test]
     fn a_policy_is_checked_when_it_is_read() {
-        let row = |when: &str, datapaths: &str| format!("[[network.policy]]\nwhen = \"{when}\"\ndatapaths = {datapaths}\n");
+        let row =
+            |when: &str, datapaths: &str| format!("[[network.policy]]\nwhen = \"{when}\"\ndatapaths = {datapaths}\n");
         let all = row("", "[\"udp\"]");
         for (bad, key) in [
             (row("", "[]"), "network.policy[0].datapaths"),

@@ -118,7 +118,10 @@ mod tests {
     use super::*;
 
     fn item(token: u64, priority: u8) -> Item {
-        Item { flow: (0, FlowId { lane: 0, number: 1 }), next: Outgoing { token, len: 100, priority, ..Outgoing::default() } }
+        Item {
+            flow: (0, FlowId { lane: 0, number: 1 }),
+            next: Outgoing { token, len: 100, priority, ..Outgoing::default() },
+        }
     }
 
     #[test]

@@ -113,9 +113,10 @@ impl Hub {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
             let host = &mut self.hosts[remote.host];
-            if let Some((flow, _)) = host.requested.remove(&epoch) {
-                host.lanes.refuse(flow, 1);
-            }
+            let asked: Vec<FlowId> =
+                host.requested.iter().filter(|((e, _), _)| *e == epoch).map(|(_, (flow, _))| *flow).collect();
+            host.requested.retain(|(e, _), _| *e != epoch);
+            asked.into_iter().for_each(|flow| host.lanes.refuse(flow, 1));
         }
     }
 
@@ -236,15 +237,16 @@ impl Hub {
                         self.hosts[host].control_in = Some(flow);
                         self.hosts[host].lanes.accept(flow, 0);
                     } else {
-                        self.requested(host, Epoch(open.epoch), (flow, domain));
+                        self.hosts[host].requested.insert((Epoch(open.epoch), lane), (flow, domain));
                         self.try_accept(host, Epoch(open.epoch));
                     }
                 }
                 Event::Ended { flow, .. } => {
                     let (one, flow) = (&mut self.hosts[host], id(flow));
                     one.control_in = one.control_in.filter(|control| *control != flow);
-                    let asked = one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|(e, _)| *e);
-                    asked.map(|epoch| one.requested.remove(&epoch));
+                    let asked =
+                        one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|((e, _), _)| *e);
+                    asked.map(|epoch| one.requested.remove(&(epoch, lane)));
                     let known = one.incoming.remove(&flow);
                     ended.push((flow, asked, known));
                 }
@@ -255,7 +257,7 @@ impl Hub {
                     used += self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
-                Event::Accepted { .. } => {}
+                Event::Accepted { flow } => self.accepted(host, id(flow), now),
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
                     tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
@@ -266,6 +268,7 @@ impl Hub {
                     if let Some(at) = one.by_number.remove(&id(flow)) {
                         one.settle(at, Some(counts));
                         if let Some(flow) = one.flows[at].take() {
+                            one.succeed(&flow);
                             one.by_epoch.retain(|_, place| *place != at);
                             flow.backlog.iter().for_each(|next| self.released(next.token, End::Unconfirmed));
                         }
@@ -278,16 +281,6 @@ impl Hub {
             self.flow_ended(host, flow, asked, known, None);
         }
         used
-    }
-
-    /// A host wants to send what a source emits. One that it wanted before and that was not accepted is not going to be.
-    fn requested(&mut self, host: usize, epoch: Epoch, asked: (FlowId, u32)) {
-        let before = self.hosts[host].requested.insert(epoch, asked);
-        if before.is_some_and(|(flow, _)| flow != asked.0) {
-            let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
-            let known = remotes.into_iter().find(|r| r.epoch == epoch && r.host == host && !r.closing);
-            known.into_iter().for_each(|remote| remote.flows = remote.flows.saturating_sub(1));
-        }
     }
 
     /// A flow from a host has ended, accepted or not: with the last one its source is gone. Unless it was `lost` with its path:

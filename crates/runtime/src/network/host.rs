@@ -43,8 +43,12 @@ pub(crate) struct OutFlow {
     closed: bool,
     /// The flow to which its stream has moved, by its place and number: that one goes on when this one is done.
     pub(crate) heir: Option<(usize, FlowId)>,
+    /// It is an heir, and the flow before it is not done: what a reliable one is given waits.
+    pub(crate) behind: bool,
     /// The token of the word by which the other host is told of it, until that has it.
     pub(crate) word: Option<u64>,
+    /// The other host has accepted it, in this connection of its path.
+    pub(crate) accepted: bool,
 }
 
 /// A flow from the host.
@@ -71,8 +75,8 @@ pub(crate) struct Host {
     pub(crate) by_number: HashMap<FlowId, usize>,
     pub(crate) incoming: HashMap<FlowId, Incoming>,
     /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or what came before
-    /// by another path is not at its end. With the domain's number.
-    pub(crate) requested: HashMap<Epoch, (FlowId, u32)>,
+    /// by another path is not at its end. By source and lane, with the domain's number.
+    pub(crate) requested: HashMap<(Epoch, usize), (FlowId, u32)>,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
@@ -92,13 +96,6 @@ pub(crate) struct Host {
     pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
     /// Streams that moved from one path to another.
     pub(crate) moves: u64,
-}
-
-impl OutFlow {
-    /// It begins again, under another number.
-    pub(crate) fn renumbered(&mut self, number: FlowId) {
-        (self.number, self.seen, self.closed) = (number, Counts::default(), false);
-    }
 }
 
 /// From where a host is known.
@@ -250,15 +247,13 @@ impl Host {
             }
             self.control_waiting.pop_front();
         }
-        // What has to wait for another flow's end is not at its own; and who does not know of an heir would take the end of its
-        // predecessor for that of the source.
-        let heirs: Vec<FlowId> = self.flows.iter().flatten().filter_map(|flow| Some(flow.heir?.1)).collect();
+        // Who does not know of an heir would take the end of the flow before it for that of the source.
         let mut untold: Vec<FlowId> = Vec::new();
-        if !heirs.is_empty() {
+        if self.flows.iter().flatten().any(|flow| flow.heir.is_some()) {
             untold.extend(self.flows.iter().flatten().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
         }
         for flow in self.flows.iter_mut().flatten() {
-            while let Some(next) = flow.backlog.front() {
+            while let Some(next) = flow.backlog.front().filter(|_| !flow.behind) {
                 if self.lanes.send(flow.number, *next).is_err() {
                     break;
                 }
@@ -269,7 +264,7 @@ impl Host {
                     flow.closed = true;
                     self.lanes.abandon(flow.number);
                 } else if flow.backlog.is_empty()
-                    && !heirs.contains(&flow.number)
+                    && !flow.behind
                     && flow.heir.is_none_or(|(_, heir)| !untold.contains(&heir))
                 {
                     flow.closed = true;
@@ -311,7 +306,9 @@ impl Host {
             closing: false,
             closed: false,
             heir: None,
+            behind: false,
             word: None,
+            accepted: false,
         };
         let at = place(&mut self.flows, flow);
         self.by_epoch.insert(epoch, at);
@@ -369,7 +366,8 @@ impl Host {
             return Err((Vec::new(), Count::Dropped));
         };
         flow.queued -= 1;
-        let result = if flow.backlog.is_empty() { self.lanes.send(number, item.next) } else { Err(SendError::Full) };
+        let waits = !flow.backlog.is_empty() || (flow.behind && flow.reliable);
+        let result = if !waits { self.lanes.send(number, item.next) } else { Err(SendError::Full) };
         match result {
             Ok(()) => Ok(()),
             Err(SendError::Full) if flow.reliable => {

@@ -289,7 +289,11 @@ impl Hub {
 
     /// Receives what is there, a bounded number of pieces from each datapath.
     fn receive(&mut self, now: Duration) -> bool {
-        (0..self.ports.len()).fold(false, |busy, port| self.receive_by(port, now) || busy)
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            busy |= self.receive_by(port, now);
+        }
+        busy
     }
 
     fn receive_by(&mut self, port: usize, now: Duration) -> bool {
@@ -340,7 +344,10 @@ impl Hub {
 
     /// Builds frames and sends them, until there are none or the datapaths are busy.
     fn transmit(&mut self, now: Duration) -> bool {
-        let busy = (0..self.ports.len()).fold(false, |busy, port| self.transmit_by(port, now) || busy);
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            busy |= self.transmit_by(port, now);
+        }
         for host in 0..self.hosts.len() {
             self.events(host, now, None);
         }
@@ -409,7 +416,9 @@ impl Hub {
             let out_of_reach = tx.frames().iter().filter(|f| f.outcome == Outcome::Unreachable).map(|f| f.to);
             for address in out_of_reach.collect::<HashSet<Address>>() {
                 let host = self.by_address.get(&(port, address));
-                host.and_then(|host| self.hosts[*host].lanes.path(port)).into_iter().for_each(|path| path.disconnect(now));
+                host.and_then(|host| self.hosts[*host].lanes.path(port))
+                    .into_iter()
+                    .for_each(|path| path.disconnect(now));
             }
         }
     }
@@ -441,7 +450,10 @@ impl Hub {
         if timeout.is_zero() {
             return;
         }
-        let mut ready = self.ports.iter_mut().fold(false, |ready, port| port.datapath.arm() == Armed::Ready || ready);
+        let mut ready = false;
+        for port in &mut self.ports {
+            ready |= port.datapath.arm() == Armed::Ready;
+        }
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if intake.broken.is_none() && !intake.gone && !intake.held {
                 intake.consumer.settle();

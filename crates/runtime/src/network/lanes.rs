@@ -82,12 +82,14 @@ impl Lanes {
         self.get(lane).is_some_and(|lane| !lane.path.is_connected() && now < lane.since + PATIENCE)
     }
 
-    /// The home was lost or is there again: the others are lost with it, and sought anew.
+    /// The host has said again that it is reached by a lane: from now on it is worth waiting for.
+    pub(crate) fn expect(&mut self, lane: usize, now: Duration) {
+        self.0.get_mut(lane).and_then(Option::as_mut).into_iter().for_each(|lane| lane.since = now);
+    }
+
+    /// The home was lost: the others are lost with it.
     pub(crate) fn begin_anew(&mut self, now: Duration) {
-        for lane in self.0.iter_mut().skip(HOME + 1).flatten() {
-            lane.path.disconnect(now);
-            lane.since = now;
-        }
+        self.0.iter_mut().skip(HOME + 1).flatten().for_each(|lane| lane.path.disconnect(now));
     }
 
     /// The next event of any of the paths.

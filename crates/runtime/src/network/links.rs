@@ -183,8 +183,9 @@ impl Hub {
         let mut full = false;
         for route in routes {
             let host = &self.hosts[route.host];
-            let flow =
-                host.flows[route.flow].as_ref().filter(|f| Some(route.host) == first && host.lanes.is_up(f.number.lane));
+            let flow = host.flows[route.flow]
+                .as_ref()
+                .filter(|f| Some(route.host) == first && host.lanes.is_up(f.number.lane));
             let Some(flow) = flow else {
                 full = false;
                 break;

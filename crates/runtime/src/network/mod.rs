@@ -192,7 +192,18 @@ impl Network {
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (open, absent), domains, ends)?;
         let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
         let thread = Some(thread);
-        Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery, states }))
+        Ok(Some(Self {
+            to,
+            to_bell,
+            from,
+            from_bell,
+            report,
+            credentials,
+            domains: counters,
+            thread,
+            discovery,
+            states,
+        }))
     }
 
     /// Readable when [`Self::serve`] has something to do.

@@ -1,19 +1,21 @@
 //! Which way streams go to a host, and how they move from one to another while they run.
 //!
-//! A flow moves by a second flow of the same source over the other path: what the first was given it still delivers, and ends;
-//! the host at the other end accepts the second one only then, so that nothing is reordered. Where the first one's path does not
-//! stand, what a reliable flow has under way is taken back and given to the second, and the sinks' cursor says what of it they
-//! have; of a best-effort flow it is unconfirmed.
+//! A flow moves by a second flow of the same source over the other path, its heir: what the first was given it still delivers,
+//! and ends; the host at the other end accepts the heir only then, so that nothing is reordered. Where the first one's path does
+//! not stand, what a reliable flow has under way is taken back and given to the heir, and the sinks' cursor says what of it they
+//! have; of a best-effort flow it is unconfirmed. The two ends may find out in any order that a path is lost: a reliable heir
+//! is given nothing before the first flow is done, and a flow that is not accepted yet does not move but with its path.
 
 use crate::config::Kind;
-use crate::network::host::{Host, path_config};
+use crate::network::host::{Host, OutFlow, path_config};
 use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
 use crate::policy::{Choice, Standing};
 use insane_datapath::Address;
-use insane_transport::{Outgoing, Path};
+use insane_transport::Path;
 use insane_wire::host::{self as wire, to_host::Body};
 use insane_wire::qos::Qos;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ impl Hub {
             let wanted = self.counterpart(port, reach);
             let known = self.hosts[host].lanes.get(port).map(|lane| lane.address);
             if known == wanted {
+                self.hosts[host].lanes.expect(port, now);
                 continue;
             }
             if known.is_some() {
@@ -138,7 +141,8 @@ impl Hub {
     pub(crate) fn lane_lost(&mut self, host: usize, lane: usize, now: Duration) {
         self.log_lane(host, lane, "path lost");
         for at in 0..self.hosts[host].flows.len() {
-            if self.hosts[host].flows[at].as_ref().is_some_and(|flow| flow.number.lane == lane) {
+            if let Some(flow) = self.hosts[host].flows[at].as_mut().filter(|flow| flow.number.lane == lane) {
+                flow.accepted = false;
                 self.hosts[host].fold(at);
             }
         }
@@ -153,14 +157,31 @@ impl Hub {
 
     /// Moves every stream towards a host for which another datapath is now the one to be used.
     fn rebind_all(&mut self, host: usize, now: Duration) {
-        for at in 0..self.hosts[host].flows.len() {
-            let Some(flow) = self.hosts[host].flows[at].as_ref().filter(|flow| !flow.closing) else { continue };
-            let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
-            let choice = self.choose(host, qos);
-            let to = self.port_of(host, choice.kind);
-            if to != from && self.ports[from].kind != choice.kind {
-                self.rebind(host, at, to, now);
-            }
+        (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, at, now));
+    }
+
+    /// Moves a flow if another datapath is now the one to be used.
+    fn rebind_if_better(&mut self, host: usize, at: usize, now: Duration) {
+        let one = &self.hosts[host];
+        let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing) else { return };
+        if !flow.accepted && one.lanes.is_up(flow.number.lane) {
+            return;
+        }
+        let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
+        let choice = self.choose(host, qos);
+        let to = self.port_of(host, choice.kind);
+        if to != from && self.ports[from].kind != choice.kind {
+            self.rebind(host, at, to, now);
+        }
+    }
+
+    /// A host has accepted a flow: now it can move, if that was to be.
+    pub(crate) fn accepted(&mut self, host: usize, flow: FlowId, now: Duration) {
+        let one = &mut self.hosts[host];
+        let Some(at) = one.by_number.get(&flow).copied() else { return };
+        one.flows[at].iter_mut().for_each(|flow| flow.accepted = true);
+        if self.ports.len() > 1 {
+            self.rebind_if_better(host, at, now);
         }
     }
 
@@ -181,7 +202,7 @@ impl Hub {
         let heir = one.open_flow(to, spec, about);
         let number = one.flows[heir].as_mut().map(|flow| {
             flow.accounts.clone_from(&accounts);
-            flow.word = word;
+            (flow.word, flow.behind) = (word, true);
             flow.number
         });
         if let Some(old) = one.flows[at].as_mut() {
@@ -220,35 +241,35 @@ impl Hub {
 }
 
 impl Host {
-    /// What a flow on its way out has of reliable messages goes to its heir, in front of what that has: its path does not stand,
-    /// or not for long. Nothing happens to a flow without one.
+    /// What a reliable flow that has an heir has not delivered goes to that, in front of what it has: the flow's path does not
+    /// stand, or not for long. Nothing happens to other flows.
     pub(crate) fn fold(&mut self, at: usize) {
         let Some(old) = self.flows[at].as_mut().filter(|old| old.reliable) else { return };
-        let Some((heir, number)) = old.heir.take() else { return };
+        let Some(heir) = old.heir.take() else { return };
         let (from, backlog) = (old.number, std::mem::take(&mut old.backlog));
-        let is_it = |flow: &&mut crate::network::host::OutFlow| flow.number == number;
-        if self.flows[heir].as_mut().filter(is_it).is_none() {
+        let Some(flow) = self.heir(heir) else {
             // The source is closed, and nobody waits for the rest.
-            if let Some(old) = self.flows[at].as_mut() {
-                old.backlog = backlog;
-            }
+            self.flows[at].iter_mut().for_each(|old| old.backlog.clone_from(&backlog));
             return;
-        }
-        let mut back: Vec<Outgoing> = self.lanes.take_back(from);
+        };
+        flow.behind = false;
+        let later = std::mem::take(&mut flow.backlog);
+        let mut back = VecDeque::from(self.lanes.take_back(from));
         back.extend(backlog);
-        let Some(flow) = self.flows[heir].as_mut() else { return };
-        // Nothing of the heir's has gone: it was not to be accepted before. It begins again, behind what it is given.
-        let later = self.lanes.take_back(number);
         back.extend(later);
-        back.extend(flow.backlog.drain(..));
-        flow.backlog = back.into();
-        let spec = flow.spec;
-        let again: FlowId = self.lanes.open(number.lane, spec);
-        if let Some(flow) = self.flows[heir].as_mut() {
-            flow.renumbered(again);
+        self.heir(heir).into_iter().for_each(|flow| flow.backlog = std::mem::take(&mut back));
+    }
+
+    /// An heir, unless it has ended.
+    fn heir(&mut self, (at, number): (usize, FlowId)) -> Option<&mut OutFlow> {
+        self.flows.get_mut(at)?.as_mut().filter(|flow| flow.number == number)
+    }
+
+    /// A flow is done: its heir, if it has one, goes on.
+    pub(crate) fn succeed(&mut self, flow: &OutFlow) {
+        if let Some(heir) = flow.heir.and_then(|heir| self.heir(heir)) {
+            heir.behind = false;
         }
-        self.by_number.remove(&number);
-        self.by_number.insert(again, heir);
     }
 
     /// Messages of a flow that the scheduler still holds go to the flow that its source has now.
@@ -272,7 +293,7 @@ impl Host {
     /// Of each account, what its reliable flows have not brought to the sinks.
     pub(crate) fn again(&self, account: usize) -> u64 {
         let flows = self.flows.iter().flatten().filter(|flow| flow.reliable && flow.accounts.contains(&account));
-        let of = |flow: &crate::network::host::OutFlow| {
+        let of = |flow: &OutFlow| {
             let counts = self.lanes.counts(flow.number).unwrap_or_default();
             counts.waiting + counts.under_way + (flow.backlog.len() + flow.queued) as u64
         };

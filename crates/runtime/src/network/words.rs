@@ -8,7 +8,7 @@ use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
 use crate::network::intake::{Route, Sink};
-use crate::network::lanes::HOME;
+use crate::network::lanes::{FlowId, HOME};
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
 use insane_transport::FlowSpec;
@@ -85,6 +85,7 @@ impl Hub {
         one.settle_all();
         one.note_unsaid();
         (0..one.flows.len()).for_each(|at| one.fold(at));
+        one.flows.iter_mut().flatten().for_each(|flow| flow.accepted = false);
         one.lanes.begin_anew(now);
         for at in 0..one.accounts.len() {
             if one.accounts[at].as_ref().is_some_and(|a| !a.reliable || a.closing) {
@@ -168,7 +169,8 @@ impl Hub {
         let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
         if let Some(remote) = known {
             // The sender has lost that path, and this end need not find it out by itself.
-            let lane = remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
+            let lane =
+                remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
             if let Some(path) = lane.and_then(|lane| self.hosts[host].lanes.path(lane)) {
                 path.disconnect(now);
             }
@@ -200,10 +202,15 @@ impl Hub {
 
     /// Accepts a flow once its source is known and a sink is attached.
     pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
-        let Some((flow, number)) = self.hosts[host].requested.get(&epoch).copied() else { return };
+        let asked = (0..self.ports.len()).filter_map(|lane| self.hosts[host].requested.get(&(epoch, lane)).copied());
+        let asked: Vec<(FlowId, u32)> = asked.collect();
+        let Some((_, number)) = asked.first().copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
-            self.hosts[host].requested.remove(&epoch);
-            return self.hosts[host].lanes.refuse(flow, 2);
+            for (flow, _) in asked {
+                self.hosts[host].requested.remove(&(epoch, flow.lane));
+                self.hosts[host].lanes.refuse(flow, 2);
+            }
+            return;
         };
         let source = self.domains[at].remotes.iter().position(|r| {
             let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
@@ -212,12 +219,11 @@ impl Hub {
         let Some(source) = source else { return };
         // What comes by another path is before it.
         let before = self.domains[at].remotes[source].as_ref().and_then(|r| r.flow);
-        if before.is_some_and(|before| before.lane != flow.lane) {
-            return;
-        }
+        let next = asked.into_iter().find(|(flow, _)| before.is_none_or(|before| before.lane == flow.lane));
+        let Some((flow, _)) = next else { return };
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, ?flow, "flow accepted");
-        one.requested.remove(&epoch);
+        one.requested.remove(&(epoch, flow.lane));
         one.incoming.insert(flow, Incoming { domain: at, source });
         if let Some(remote) = self.domains[at].remotes[source].as_mut() {
             (remote.flow, remote.orphaned) = (Some(flow), None);
