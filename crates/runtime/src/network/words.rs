@@ -182,7 +182,7 @@ impl Hub {
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
-                self.hosts[host].postponed.push(about.clone());
+                self.hosts[host].postponed.push(wire::Source { gone: false, ..about.clone() });
             }
             return;
         }
