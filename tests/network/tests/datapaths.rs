@@ -80,7 +80,7 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
     }
     cables.ping("10.96.0.2").unwrap();
     let before = sent(&a);
-    for (n, (there, _)) in pairs.iter().enumerate() {
+    for (there, _) in &pairs {
         for len in [0usize, 64, 65, 1400, 9000, 65_536, 3 << 20] {
             let payload: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
             deliver(there, &payload, &a);
