@@ -93,7 +93,7 @@ impl Status {
                 );
             }
         }
-        network(&status["network"]);
+        network(&status["network"])?;
         say!("\ncounts");
         let now = list(&status, "sessions").iter().flat_map(|s| list(s, "counters"));
         for cell in now.chain(list(&status, "ended")) {
@@ -114,9 +114,9 @@ impl Status {
 }
 
 /// The datapaths and the other hosts, if there are any.
-fn network(network: &Value) {
+fn network(network: &Value) -> Outcome {
     if list(network, "datapaths").is_empty() {
-        return;
+        return Ok(());
     }
     say!("\nnetwork");
     for d in list(network, "datapaths") {
@@ -129,6 +129,7 @@ fn network(network: &Value) {
         });
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
     }
+    Ok(())
 }
 
 impl Doctor {

@@ -102,6 +102,29 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
 }
 
 #[test]
+fn one_interface_serves_the_kernel_and_xdp() {
+    let _watchdog = Watchdog::start("one interface", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| {
+            let network = config.network.get_or_insert_default();
+            let at = |end: usize| format!("10.96.0.{}:7400", end + 1).parse().expect("an address");
+            (network.interface, network.listen, network.peers) = ("veth1".into(), at(end), vec![at(1 - end)]);
+        })
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for (qos, datapath) in [(reliable(), "udp"), (accelerated(reliable()), "xdp")] {
+        let there = ends(&a, &b, qos, "c");
+        assert_eq!(towards(&there.0, "host-1").datapath, datapath);
+        for len in [1usize, 1400, 100_000] {
+            deliver(&there, &vec![len as u8; len], &a);
+        }
+        cables.ping("10.96.0.2").unwrap();
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
 fn who_insists_on_acceleration_gets_it() {
     let _watchdog = Watchdog::start("strict", TEST);
     let Some(cables) = Cables::new() else { return };

@@ -18,7 +18,7 @@ fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
     while !stop.load(Ordering::Relaxed) {
         source.send(&next.to_le_bytes().repeat(50)).expect("it is taken");
         next += 1;
-        if next % 16 == 0 {
+        if next.is_multiple_of(16) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -148,19 +148,24 @@ fn moves(qos: Qos) {
     let (sent, got) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| count_up(&source, &stop));
         let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
+        // Whatever is lost on the way: messages go on coming.
+        let flowing = || {
+            let before = seen.load(Ordering::Relaxed);
+            assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(&a));
+        };
         // Ends the threads even if something here fails.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..2 {
-                std::thread::sleep(Duration::from_millis(200));
+                flowing();
                 cables.0.ip(0, "link set veth1 down").unwrap();
                 goes_over(&stream, "host-1", "udp");
                 let effective = towards(&stream, "host-1");
                 assert!(effective.reasons[0].contains("host-0 does not reach host-1 over xdp"), "{effective:?}");
-                std::thread::sleep(Duration::from_millis(200));
+                flowing();
                 cables.0.ip(0, "link set veth1 up").unwrap();
                 goes_over(&stream, "host-1", "xdp");
             }
-            std::thread::sleep(Duration::from_millis(200));
+            flowing();
         }));
         stop.store(true, Ordering::Relaxed);
         let sent = sender.join();
@@ -173,12 +178,9 @@ fn moves(qos: Qos) {
         (sent.expect("it sends"), got.expect("it takes"))
     });
     assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
-    assert!(got.len() > 100 && sent > 1000, "{} of {sent}", got.len());
+    assert!(got.len() > 400, "{} of {sent}", got.len());
     if qos.reliability() == Reliability::Reliable {
         assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
-    } else {
-        // The last ones went over a path that stands.
-        assert_eq!(got.last(), Some(&(sent - 1)));
     }
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
     let moved = status(&a)["network"]["hosts"][0]["moves"].as_u64();
