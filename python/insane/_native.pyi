@@ -86,7 +86,7 @@ class Source:
     def send(self, data: ReadableBuffer, *, more: bool = False) -> int:
         """Copies bytes into a buffer and emits it; returns the token.
 
-        With `more` it says that more follows at once: messages of up to 64 bytes may wait for each other and share a
+        With `more` it says that more follows at once: messages of up to 2048 bytes may wait for each other and share a
         slot, and sinks that sleep are woken later. End such a batch without `more`, or with `flush`."""
     def buffer(self, size: int) -> Buffer:
         """Borrows memory for a message, to be written through a memoryview."""

@@ -122,7 +122,7 @@ long insane_wait_sinks(insane_source_t *source, size_t count, uint64_t timeout_m
 int insane_get_buffer(insane_source_t *source, size_t size, int flags, insane_buffer_t *buffer);
 /* Emits buffer->length bytes. Returns the token (above 0); the buffer is no longer the caller's, whatever comes back. */
 int64_t insane_emit_data(insane_source_t *source, insane_buffer_t *buffer);
-/* As insane_emit_data, and says that more follows at once: messages of up to 64 bytes may wait for each other and share a slot,
+/* As insane_emit_data, and says that more follows at once: messages of up to 2048 bytes may wait for each other and share a slot,
  * and sinks that sleep are woken later. End such a batch with insane_emit_data or insane_flush. */
 int64_t insane_emit_more(insane_source_t *source, insane_buffer_t *buffer);
 /* Sends what waits for more, and wakes the sinks that have messages of insane_emit_more. Never blocks. */

@@ -1,11 +1,12 @@
-//! Many messages taken by a sink at once: one lock for all of them, and of a pack one copy, one count and one return.
+//! Many messages taken by a sink at once: one lock for all of them, and of a pack one count and one return. Small messages of a
+//! pack are copied together, larger ones are handed out where they lie.
 
 use crate::error::Result;
 use crate::message::{Origin, RawMessage, Taken};
 use crate::rx::{AHEAD, Rx, RxLink, RxSink};
 use insane_shm::counters::Count;
-use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, Fate};
-use insane_shm::pack::PackReader;
+use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, FLAG_WIDE, Fate};
+use insane_shm::pack::{MAX_COPIED, MAX_MESSAGE, MAX_MESSAGES, PackReader};
 use insane_shm::segment::{copy_into, prefetch};
 use insane_shm::steps::{Step, reach};
 use smallvec::SmallVec;
@@ -25,8 +26,10 @@ pub(crate) struct Batch {
     room: MaybeUninit<[u64; ROOM / 8]>,
     pack: Option<Whole>,
     /// Messages in slots of one source, to be given back after use, and what they have in common.
-    slots: SmallVec<[Lent; SINGLES]>,
+    slots: SmallVec<[Lent; MAX_MESSAGES as usize]>,
     common: Origin,
+    /// Whether these are all messages of one pack, which is given back once.
+    wide: bool,
     /// Messages that came otherwise, to be released after use.
     singles: SmallVec<[RawMessage; SINGLES]>,
 }
@@ -56,7 +59,7 @@ struct Whole {
 impl Batch {
     pub(crate) fn new() -> Self {
         let (slots, singles) = (SmallVec::new(), SmallVec::new());
-        Self { room: MaybeUninit::uninit(), pack: None, slots, common: Origin::default(), singles }
+        Self { room: MaybeUninit::uninit(), pack: None, slots, common: Origin::default(), wide: false, singles }
     }
 
     /// Whether something of it is to be given back.
@@ -115,7 +118,7 @@ impl Batch {
         taken.comes_with(NonNull::from(&pack.origin));
         let place = NonNull::from(&mut taken);
         // SAFETY: INV-PACK-2: `take_pack` copied as many bytes, which are this process's own.
-        let mut reader = unsafe { PackReader::new(base, pack.length, pack.count) };
+        let mut reader = unsafe { PackReader::new(base, pack.length, pack.count, MAX_COPIED) };
         // `take_pack` has read it to the end without a fault.
         while let Some(Ok(found)) = reader.next() {
             // SAFETY: INV-PACK-2: it lies in the pack.
@@ -199,8 +202,10 @@ impl Rx {
         let at = batch.common.link as usize;
         let Some(Some(link)) = self.links.get_mut(at).filter(|_| !batch.slots.is_empty()) else { return };
         if link.generation() == batch.common.generation {
-            link.out -= batch.slots.len() as u64;
-            for lent in &batch.slots {
+            // Of a pack one return is for all.
+            let returns = if batch.wide { 1 } else { batch.slots.len() };
+            link.out -= returns as u64;
+            for lent in &batch.slots[..returns] {
                 link.consumer.release_slot(lent.segment, lent.slot, lent.sequence as u32);
             }
             link.gave_back();
@@ -209,6 +214,7 @@ impl Rx {
             }
         }
         batch.slots.clear();
+        batch.wide = false;
     }
 
     #[inline(never)]
@@ -261,29 +267,44 @@ impl Rx {
                 return false;
             }
         };
+        let wide = d.flags & FLAG_WIDE != 0;
         let recent = link.recent.as_ref().filter(|(source, index, ..)| *source == d.source && *index == sink);
-        let fits = d.deadline_ns == 0 && d.length as usize <= ROOM && usize::from(d.count) <= most;
-        let Some((_, _, epoch, cell)) = recent.filter(|_| fits) else {
-            // Message by message; the caller goes on with that.
-            if let Err(broken) = link.unpack(d, position, at, &mut self.packs) {
-                link.break_off(broken, &mut self.packs);
-            }
-            self.next = self.preceding(at);
-            return false;
-        };
+        let fits = d.deadline_ns == 0 && usize::from(d.count) <= most && (wide || d.length as usize <= ROOM);
+        let Some((_, _, epoch, cell)) = recent.filter(|_| fits) else { return self.one_by_one(&d, position, at) };
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        let bytes = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).and_then(|there| copy(there, &d, batch));
-        let Some(bytes) = bytes else {
-            link.break_off(Broken::of(&d), &mut self.packs);
-            return false;
+        let there = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or(Unfit::Lies);
+        let bytes = match there.and_then(|there| if wide { spread(there, &d, batch) } else { copy(there, &d, batch) }) {
+            Ok(bytes) => bytes,
+            Err(Unfit::Mixed) => return self.one_by_one(&d, position, at),
+            Err(Unfit::Lies) => {
+                link.break_off(Broken::of(&d), &mut self.packs);
+                return false;
+            }
         };
         cell.add(Count::Delivered, u64::from(d.count));
         cell.add(Count::Bytes, bytes);
         let origin = Origin::new(&d, *epoch, at, link.generation(), link.trusted);
         reach(Step::Hold);
-        batch.pack = Some(Whole { origin, sequence: d.sequence, flags: d.flags, length: d.length, count: d.count });
-        link.release(&d, Fate::AsCounted);
+        if wide {
+            (batch.common, batch.wide) = (origin, true);
+            link.out += 1;
+        } else {
+            batch.pack = Some(Whole { origin, sequence: d.sequence, flags: d.flags, length: d.length, count: d.count });
+            link.release(&d, Fate::AsCounted);
+        }
         true
+    }
+
+    /// A pack whose messages are taken one by one. The caller goes on with that.
+    #[cold]
+    fn one_by_one(&mut self, d: &Descriptor, position: u64, at: usize) -> bool {
+        if let Some(Some(link)) = self.links.get_mut(at)
+            && let Err(broken) = link.unpack(*d, position, at, &mut self.packs)
+        {
+            link.break_off(broken, &mut self.packs);
+        }
+        self.next = self.preceding(at);
+        false
     }
 
     #[inline(always)]
@@ -310,23 +331,64 @@ fn usual<'a>(
     (me.open && me.queue.is_empty() && link.pack.is_none() && link.broken.is_none()).then_some(link)
 }
 
-/// Copies a pack and reads it to its end. Returns the bytes of its payloads; `None` when it lies.
+/// Why a pack is not taken whole.
+#[derive(Debug, Clone, Copy)]
+enum Unfit {
+    /// There are small messages beside larger ones.
+    Mixed,
+    /// Its lengths go past its end.
+    Lies,
+}
+
+/// Copies a pack of small messages and reads it to its end. Returns the bytes of its payloads.
 #[inline(always)]
-fn copy(there: NonNull<u8>, d: &Descriptor, batch: &mut Batch) -> Option<u64> {
+fn copy(there: NonNull<u8>, d: &Descriptor, batch: &mut Batch) -> Result<u64, Unfit> {
     let base = batch.base();
     let length = d.length as usize;
     if length > ROOM {
-        return None;
+        return Err(Unfit::Lies);
     }
     // SAFETY: the room has as many bytes, which are this batch's alone; they need not be anything to be written to.
     let to = unsafe { std::slice::from_raw_parts_mut(base.as_ptr().cast::<MaybeUninit<u8>>(), length) };
     // SAFETY: INV-LINK-4: `locate` has checked that so many bytes are mapped there.
     unsafe { copy_into(there, to) };
     // SAFETY: INV-PACK-2: so many bytes were written, aligned to eight.
-    let mut reader = unsafe { PackReader::new(base, d.length, d.count) };
+    let mut reader = unsafe { PackReader::new(base, d.length, d.count, MAX_COPIED) };
     let mut bytes = 0;
     while let Some(found) = reader.next() {
-        bytes += u64::from(found.ok()?.length);
+        bytes += u64::from(found.map_err(|_| Unfit::Lies)?.length);
     }
-    Some(bytes)
+    Ok(bytes)
+}
+
+/// Finds out where the messages of a pack of larger ones lie. Returns the bytes of their payloads.
+#[inline(always)]
+fn spread(there: NonNull<u8>, d: &Descriptor, batch: &mut Batch) -> Result<u64, Unfit> {
+    // They are mostly of one size: so the lengths are on their way before the first of them has come.
+    let stride = (d.length / u32::from(d.count.max(1))) as usize;
+    for at in (0..d.length as usize).step_by(stride.max(64)) {
+        // SAFETY: `locate` has checked that these bytes are mapped.
+        prefetch(unsafe { there.add(at) }, AHEAD);
+    }
+    // SAFETY: INV-PACK-2: as above, aligned, and mapped while the pack is out.
+    let mut reader = unsafe { PackReader::new(there, d.length, d.count, MAX_MESSAGE) };
+    let (mut bytes, mut sequence) = (0, d.sequence);
+    while let Some(found) = reader.next() {
+        let unfit = match found {
+            Ok(found) if found.length > MAX_COPIED => {
+                // SAFETY: INV-PACK-2: the reader has checked it.
+                let base = unsafe { there.add(found.offset as usize) };
+                bytes += u64::from(found.length);
+                let Descriptor { timestamp_ns, priority, segment, slot, .. } = *d;
+                batch.slots.push(Lent { base, sequence, timestamp_ns, length: found.length, slot, segment, priority });
+                sequence = sequence.wrapping_add(1);
+                continue;
+            }
+            Ok(_) => Unfit::Mixed,
+            Err(_) => Unfit::Lies,
+        };
+        batch.slots.clear();
+        return Err(unfit);
+    }
+    Ok(bytes)
 }

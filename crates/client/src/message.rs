@@ -3,6 +3,7 @@
 use crate::blocks::{Block, Pool};
 use insane_shm::counters::CellWriter;
 use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate};
+use insane_shm::pack::MAX_COPIED;
 use insane_wire::id::Epoch;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -341,6 +342,7 @@ impl RawMessage {
     #[inline]
     fn is_private(&self) -> bool {
         let taken = self.get();
-        taken.flags & (FLAG_INLINE | FLAG_PACKED) != 0 || taken.length == 0
+        let copied = taken.flags & FLAG_PACKED != 0 && taken.length <= MAX_COPIED;
+        taken.flags & FLAG_INLINE != 0 || copied || taken.length == 0
     }
 }

@@ -8,7 +8,7 @@ use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
-use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed, copy_words};
+use insane_shm::pack::{MAX_COPIED, MAX_MESSAGES, PackReader, Packed, copy_words};
 use insane_shm::segment::{SegmentView, prefetch};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
@@ -203,7 +203,7 @@ impl RxLink {
         let segment = self.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         let base = segment.and_then(|s| s.locate(d.slot, d.offset, d.length)).ok_or_else(|| Broken::of(&d))?;
         // SAFETY: INV-LINK-4: so many bytes are there, aligned; the segment stays mapped while the pack is out.
-        let reader = unsafe { PackReader::new(base, d.length, d.count) };
+        let reader = unsafe { PackReader::of(base, &d) };
         let epoch = self.flows.get(&d.source).map_or(Epoch(0), |flow| flow.epoch);
         let pack = PackRef::open(packs, Origin::new(&d, epoch, at, self.generation, self.trusted), d.sequence);
         self.out += 1;
@@ -419,9 +419,7 @@ impl Rx {
             let taken = unsafe { place.as_mut() };
             // SAFETY: INV-PACK-2: the reader has checked it.
             let there = unsafe { base.add(found.offset as usize) };
-            // SAFETY: INV-PACK-2: a payload begins at a multiple of eight, and the slot ends at one.
-            unsafe { copy_words(there, found.length, &mut taken.inside.0) };
-            taken.lies_at(inside);
+            lies_in_a_pack(taken, there, found.length, inside);
             taken.length = found.length;
             taken.sequence = sequence;
             taken.flags = flags;
@@ -774,6 +772,19 @@ fn piece(pool: &mut Pool<Taken>) -> (NonNull<Taken>, NonNull<u8>) {
     (place, NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()))
 }
 
+/// Says of a message in a pack where its payload is: in its copy if it is small, else where it lies.
+#[inline(always)]
+fn lies_in_a_pack(taken: &mut Taken, there: NonNull<u8>, length: u32, inside: NonNull<u8>) {
+    if length <= MAX_COPIED {
+        // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
+        unsafe { copy_words(there, length, &mut taken.inside.0) };
+        taken.lies_at(inside);
+    } else {
+        prefetch(there, (length as usize).min(AHEAD));
+        taken.lies_at(there);
+    }
+}
+
 #[inline(always)]
 fn raw(
     link: &RxLink,
@@ -794,11 +805,7 @@ fn raw(
     } else {
         let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
         match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
-            Some(there) if d.flags & FLAG_PACKED != 0 => {
-                // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
-                unsafe { copy_words(there, d.length, &mut taken.inside.0) };
-                taken.lies_at(inside);
-            }
+            Some(there) if d.flags & FLAG_PACKED != 0 => lies_in_a_pack(taken, there, d.length, inside),
             Some(there) => {
                 prefetch(there, (d.length as usize).min(AHEAD));
                 taken.lies_at(there);

@@ -340,6 +340,9 @@ impl Sink {
             // Where threads share the stream, others want the lock as well.
             let alone = BiasedGuard::is_fast(&rx);
             if alone && !rx.look(self.index, LOOKS) {
+                drop(rx);
+                // Who sends may be the other hardware thread of this core, from which looking without rest takes a half.
+                std::hint::spin_loop();
                 continue;
             }
             let taken = take(&mut rx);

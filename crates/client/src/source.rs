@@ -6,18 +6,19 @@ use crate::options::{SourceOptions, Wait, WhenFull};
 use crate::rx::now_ns;
 use crate::sink::SPIN;
 use crate::stream::{Channel, StreamShared};
-use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Place, Tx, TxSource, goes_inside};
+use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Place, Tx, TxSource, WIDE_BYTES, goes_inside};
 use insane_shm::ShmError;
 use insane_shm::biased::BiasedGuard;
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
+use insane_shm::pack::MAX_MESSAGE;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Taken, geometry_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
 use std::collections::VecDeque;
-use std::mem::forget;
+use std::mem::{forget, replace};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -133,6 +134,8 @@ impl Source {
                 routes: Vec::new(),
                 ended: VecDeque::new(),
                 pack: None,
+                batching: false,
+                astray: 0,
             }));
             tx.sources.len() - 1
         };
@@ -222,6 +225,12 @@ impl Source {
         if goes_inside(len, self.stream.reliable) {
             let base = tx.blocks.lend().cast();
             return Ok(RawBuffer { base, place: Place::NONE, capacity: INLINE_BYTES });
+        }
+        if self.packs
+            && len <= MAX_MESSAGE as usize
+            && let Some((base, place)) = tx.lend_piece(self.index, len as u32)
+        {
+            return Ok(RawBuffer { base, place, capacity: len });
         }
         if let Some(taken) = tx.take(len as u64) {
             return Ok(RawBuffer::in_slot(&taken));
@@ -326,10 +335,13 @@ impl Source {
     }
 
     /// As [`Self::emit`], and says that more follows at once: the message may wait for the next [`Self::emit`],
-    /// [`Self::send`] or [`Self::flush`]. On best-effort streams messages of up to 64 bytes are packed, some fifty into one
-    /// slot, and a full pack leaves at once. Others are seen by sinks that spin; those that sleep are woken by the last of the
-    /// batch: looking for sleepers makes the processor wait for its own stores to be seen, which is most of what emitting a
-    /// small message costs. The first message that is packed makes a segment, which takes time.
+    /// [`Self::send`] or [`Self::flush`]. On best-effort streams messages of up to 2048 bytes are packed, some fifty of 64 bytes
+    /// and sixty of a kilobyte into one slot, and a full pack leaves at once; those of more than 64 bytes only if no sink is on
+    /// another host. Others are seen by sinks that spin; those that sleep are woken by the last of the batch: looking for sleepers
+    /// makes the processor wait for its own stores to be seen, which is most of what emitting a small message costs. The first
+    /// message that is packed makes a segment, which takes time.
+    ///
+    /// Fill one buffer at a time: messages whose buffers were borrowed before the last one was emitted go by themselves.
     ///
     /// # Errors
     /// As [`Self::emit`].
@@ -405,6 +417,10 @@ impl Source {
     #[inline(always)]
     fn send_small(&self, payload: &[u8], more: bool) -> Result<Token> {
         if payload.len() > INLINE_BYTES || self.stream.reliable {
+            self.check()?;
+            if let Some(sequence) = self.pack_larger(payload, more) {
+                return Ok(Token(sequence));
+            }
             let mut buffer = self.buffer(payload.len())?;
             buffer.copy_from_slice(payload);
             let token = self.emit_held(&buffer.raw, buffer.len, 0, more);
@@ -449,7 +465,7 @@ impl Source {
             return Ok(Token(sequence));
         }
         let token = tx.emit(self.index, &self.small(payload, more)).map(Token);
-        if tx.packs == Packs::Wanted {
+        if tx.wants_packs() {
             drop(tx);
             self.make_packs();
         }
@@ -469,6 +485,21 @@ impl Source {
         tx.append(self.index, payload, more)
     }
 
+    /// Puts a larger message to others that wait, or makes it the first that does, if the source emits in batches.
+    #[inline(always)]
+    fn pack_larger(&self, payload: &[u8], more: bool) -> Option<u64> {
+        let len = payload.len();
+        if !self.packs || len > MAX_MESSAGE as usize || len <= INLINE_BYTES {
+            return None;
+        }
+        let mut tx = self.stream.tx.lock();
+        let (base, place) = tx.lend_piece(self.index, len as u32)?;
+        // SAFETY: INV-PACK-1: the piece has as many bytes and was lent to this call alone.
+        unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), base.as_ptr(), len) };
+        insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        tx.commit_piece(self.index, place, len as u32, more)
+    }
+
     #[inline(always)]
     fn small<'a>(&self, payload: &'a [u8], more: bool) -> Emit<'a> {
         Emit {
@@ -482,23 +513,26 @@ impl Source {
         }
     }
 
-    /// Makes a segment for packs, once; without one, small messages go inside their descriptors as before.
+    /// Makes a segment for packs, once; without one, messages go by themselves as before.
     #[cold]
     fn make_packs(&self) {
-        {
+        let wanted = |packs: &mut Packs| *packs == Packs::Wanted && replace(packs, Packs::Made) == Packs::Wanted;
+        let (small, wide) = {
             let mut tx = self.stream.tx.lock();
-            if tx.packs != Packs::Wanted {
-                return;
-            }
-            tx.packs = Packs::Made;
+            (wanted(&mut tx.packs), wanted(&mut tx.wide_packs))
+        };
+        for (_, bytes) in [(small, PACK_BYTES), (wide, WIDE_BYTES)].into_iter().filter(|(wanted, _)| *wanted) {
+            let _ = self.ensure_slots(bytes as usize);
         }
-        let _ = self.ensure_slots(PACK_BYTES as usize);
     }
 
     #[inline(never)]
     fn try_large(&self, payload: &[u8], more: bool) -> Result<Option<Token>> {
         self.check()?;
         let len = payload.len();
+        if let Some(sequence) = self.pack_larger(payload, more) {
+            return Ok(Some(Token(sequence)));
+        }
         let raw = if goes_inside(len, self.stream.reliable) {
             self.borrow(len)?
         } else {
@@ -573,6 +607,19 @@ impl Source {
             return Err(self.overrun(raw, len));
         }
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        // What a batch of larger messages does, in one straight line.
+        if raw.place.is_piece()
+            && deadline_ns == 0
+            && let Some(sequence) = self.stream.tx.lock().commit_piece(self.index, raw.place, len as u32, more)
+        {
+            return Ok(Token(sequence));
+        }
+        self.emit_other(raw, len, deadline_ns, more)
+    }
+
+    /// As [`Self::emit_held`], of any message.
+    #[inline(never)]
+    fn emit_other(&self, raw: &RawBuffer, len: usize, deadline_ns: u64, more: bool) -> Result<Token> {
         let inline: &[u8] = if raw.place.is_none() {
             // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
             unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) }
@@ -584,7 +631,9 @@ impl Source {
         let (length, timestamp_ns, priority) = (len as u32, self.timestamp(), self.options.priority);
         let emit = Emit { place, inline, length, deadline_ns, timestamp_ns, priority, more };
         let mut tx = self.stream.tx.lock();
-        if raw.place.is_none()
+        if raw.place.is_piece() {
+            tx.part(raw.place);
+        } else if raw.place.is_none()
             && deadline_ns == 0
             && let Some(sequence) = self.pack(&mut tx, inline, more)
         {
@@ -604,7 +653,7 @@ impl Source {
             tx.tend_logs(self.index);
         }
         tx.give_back(raw.base, raw.place);
-        if tx.packs == Packs::Wanted {
+        if tx.wants_packs() {
             drop(tx);
             self.make_packs();
         }
@@ -632,16 +681,19 @@ impl Source {
     ///
     /// # Errors
     /// [`Code::Timeout`], [`Code::Forked`].
+    #[inline]
     pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
         self.check()?;
-        {
-            let mut tx = self.stream.tx.lock();
-            if tx.has_room(self.index, Place::NONE) {
-                return Ok(());
-            }
-            // Who sleeps makes no room.
-            tx.flush(self.index);
+        if self.stream.tx.lock().has_room(self.index, Place::NONE) {
+            return Ok(());
         }
+        self.room_comes(timeout)
+    }
+
+    #[inline(never)]
+    fn room_comes(&self, timeout: Duration) -> Result<()> {
+        // Who sleeps makes no room.
+        self.stream.tx.lock().flush(self.index);
         let start = Instant::now();
         while !self.stream.tx.lock().has_room(self.index, Place::NONE) {
             let waited = start.elapsed();

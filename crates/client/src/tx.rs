@@ -8,8 +8,7 @@ use crate::revive::Parked;
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count, Counters, FINAL_AT_SINK};
 use insane_shm::doorbell::Doorbell;
-use insane_shm::link::{Broken, Descriptor, FLAG_PACKED, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
-use insane_shm::pack::PackWriter;
+use insane_shm::link::{Broken, Descriptor, FLAG_TIMESTAMP, Fate, INLINE_BYTES, Producer, Returned};
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told};
 use insane_shm::wait::WakeNeed;
@@ -19,8 +18,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 mod outcome;
+mod pack;
 
 pub use outcome::Outcome;
+pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -28,9 +29,6 @@ const REMEMBERED: usize = 4096;
 /// Returned slots are taken back at least after so many were lent: few enough that the slots in use stay in the caches, which
 /// all slots of a segment would not, many enough that looking at the return ring costs nothing.
 const TAKES_PER_RECLAIM: u32 = 32;
-
-/// The size of the slots that small messages are packed into, in bytes: some fifty of them, and one page.
-pub(crate) const PACK_BYTES: u64 = 4096;
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
@@ -46,17 +44,9 @@ pub(crate) struct Tx {
     pub(crate) link_cap: u64,
     /// Slots taken since returned ones were last taken back.
     pub(crate) takes: u32,
-    /// Whether slots to pack small messages into are wanted, or were made.
+    /// Whether slots to pack small messages into are wanted, or were made; and slots for larger ones.
     pub(crate) packs: Packs,
-}
-
-/// Slots to pack small messages into: one segment is made when they are first wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Packs {
-    #[default]
-    Unasked,
-    Wanted,
-    Made,
+    pub(crate) wide_packs: Packs,
 }
 
 /// One link to a session with sinks.
@@ -115,16 +105,13 @@ pub(crate) struct TxSource {
     pub(crate) cell: CellWriter,
     pub(crate) routes: Vec<Route>,
     pub(crate) ended: VecDeque<EndedFlow>,
-    /// Small messages that wait for more of them. While there is a pack, every link of the routes has room for it.
+    /// Messages that wait for more of them. While there is a pack, every link of the routes has room for it.
     pub(crate) pack: Option<Pack>,
-}
-
-/// A slot that a source puts small messages into. It has room for one more at any time.
-#[derive(Debug)]
-pub(crate) struct Pack {
-    slot: SlotId,
-    bytes: u64,
-    writer: PackWriter,
+    /// Whether larger messages are to be packed: more were to come when the last one was emitted.
+    pub(crate) batching: bool,
+    /// How many packs in a row were closed before a piece of them that was lent came back: whoever fills several buffers at a
+    /// time has nothing of packs.
+    pub(crate) astray: u8,
 }
 
 /// The flows of one source over one link.
@@ -165,7 +152,7 @@ pub(crate) struct EndedFlow {
     pub(crate) link: Option<usize>,
 }
 
-/// The slot of a message, or none. In one word: what is written in parts and read as a whole waits until the parts, and all that
+/// The slot of a message and where it begins there, or none. In one word: what is written in parts and read as a whole waits until the parts, and all that
 /// was written before them, have left the processor, and that is a payload on its way to another core's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(u64);
@@ -184,9 +171,26 @@ impl Place {
         self == Self::NONE
     }
 
+    /// A piece of a pack, `offset` bytes from the slot's beginning: a multiple of eight, never 0, below 2^19.
+    #[inline(always)]
+    pub(crate) fn piece(slot: SlotId, offset: u32) -> Self {
+        Self(Self::of(slot).0 | u64::from(offset / 8) << 48)
+    }
+
     #[inline(always)]
     pub(crate) fn slot(self) -> Option<SlotId> {
         (!self.is_none()).then_some(SlotId { segment: (self.0 >> 32) as u16, slot: self.0 as u32 })
+    }
+
+    /// In bytes from the slot's beginning.
+    #[inline(always)]
+    pub(crate) fn offset(self) -> u32 {
+        if self.is_none() { 0 } else { (self.0 >> 48) as u32 * 8 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_piece(self) -> bool {
+        self.offset() > 0
     }
 }
 
@@ -383,12 +387,21 @@ impl TxLink {
     /// if need be.
     #[inline]
     fn has_room(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
-        let fits = |l: &Self| l.producer.credit() > l.reserved && (l.held == 0 || l.held + bytes <= cap);
-        if fits(self) {
+        if self.fits(bytes, cap) {
             return true;
         }
+        self.has_room_again(bytes, cap, slab)
+    }
+
+    #[inline(never)]
+    fn has_room_again(&mut self, bytes: u64, cap: u64, slab: &mut Slab) -> bool {
         self.reclaim(slab);
-        fits(self)
+        self.fits(bytes, cap)
+    }
+
+    #[inline(always)]
+    fn fits(&self, bytes: u64, cap: u64) -> bool {
+        self.producer.credit() > self.reserved && (self.held == 0 || self.held + bytes <= cap)
     }
 
     /// Puts one message on the link, or counts it as dropped for each of its `flows`.
@@ -446,13 +459,31 @@ impl TxLink {
 
 impl Tx {
     /// Whether every link of the source has room for one more message, after taking back what was returned.
+    #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
+        // As they mostly are.
+        if let Some(Some(TxSource { routes, .. })) = self.sources.get(source)
+            && let [Route { link, .. }] = routes[..]
+        {
+            return self.link_has_room(link, bytes);
+        }
+        self.all_have_room(source, bytes)
+    }
+
+    #[inline(never)]
+    fn all_have_room(&mut self, source: usize, bytes: u64) -> bool {
         let count = self.routes(source).count();
         (0..count).all(|r| {
             let link = self.routes(source).nth(r).map_or(0, |r| r.link);
             self.link_has_room(link, bytes)
         })
+    }
+
+    /// Whether a segment for packs is to be made.
+    #[inline(always)]
+    pub(crate) fn wants_packs(&self) -> bool {
+        self.packs == Packs::Wanted || self.wide_packs == Packs::Wanted
     }
 
     fn routes(&self, source: usize) -> impl Iterator<Item = &Route> {
@@ -466,6 +497,7 @@ impl Tx {
         links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
     }
 
+    #[inline(always)]
     fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;
         self.links[at].as_mut().is_none_or(|link| link.has_room(bytes, cap, &mut self.slab))
@@ -475,6 +507,7 @@ impl Tx {
     #[inline]
     pub(crate) fn give_back(&mut self, base: NonNull<u8>, place: Place) {
         match place.slot() {
+            Some(_) if place.is_piece() => self.take_back(place),
             Some(slot) => {
                 self.slab.unhold(slot);
             }
@@ -493,123 +526,6 @@ impl Tx {
         self.slab.take(len)
     }
 
-    /// Adds a small message to the pack that the source fills, if it fills one; without `more`, and once it is full, the
-    /// pack is on its way. Returns the message's number.
-    #[inline(always)]
-    pub(crate) fn append(&mut self, index: usize, payload: &[u8], more: bool) -> Option<u64> {
-        let source = self.sources.get_mut(index)?.as_mut()?;
-        let pack = source.pack.as_mut()?;
-        if !pack.writer.append(payload) {
-            return None;
-        }
-        source.sequence += 1;
-        let sequence = source.sequence;
-        if !more || !pack.writer.fits(INLINE_BYTES as u32) {
-            self.close_pack(index, more);
-        }
-        Some(sequence)
-    }
-
-    /// Begins a pack for a source, if there is a slot for it and every link that it goes to has room.
-    #[inline]
-    pub(crate) fn open_pack(&mut self, index: usize) -> bool {
-        let Some(Some(source)) = self.sources.get(index) else { return false };
-        if source.pack.is_some() || source.routes.is_empty() {
-            return source.pack.is_some();
-        }
-        if self.slab.available(PACK_BYTES) == 0 {
-            self.reclaim_all();
-            if self.slab.available(PACK_BYTES) == 0 {
-                if self.packs == Packs::Unasked {
-                    self.packs = Packs::Wanted;
-                }
-                return false;
-            }
-        }
-        let Some(Some(source)) = self.sources.get(index) else { return false };
-        for route in &source.routes {
-            let Some(Some(link)) = self.links.get_mut(route.link) else { return false };
-            if link.broken.is_some() || !link.has_room(PACK_BYTES, self.link_cap, &mut self.slab) {
-                return false;
-            }
-        }
-        let Some(taken) = self.take(PACK_BYTES) else { return false };
-        let bytes = u64::from(taken.capacity);
-        let Some(Some(source)) = self.sources.get_mut(index) else { return false };
-        for route in &source.routes {
-            if let Some(Some(link)) = self.links.get_mut(route.link) {
-                link.reserved += 1;
-                link.held += bytes;
-            }
-        }
-        // SAFETY: INV-SLAB-2: the slot is held for the pack until it is closed.
-        let writer = unsafe { PackWriter::new(taken.base, taken.capacity) };
-        source.pack = Some(Pack { slot: taken.id, bytes, writer });
-        true
-    }
-
-    /// Sends what a source has packed. To be called before anything that changes where its messages go.
-    #[inline(never)]
-    pub(crate) fn close_pack(&mut self, index: usize, more: bool) {
-        let Some(Some(source)) = self.sources.get_mut(index) else { return };
-        let Some(Pack { slot, bytes, writer }) = source.pack.take() else { return };
-        let count = writer.count();
-        for route in &source.routes {
-            if let Some(Some(link)) = self.links.get_mut(route.link) {
-                link.reserved -= 1;
-                link.held -= bytes;
-            }
-        }
-        if count > 0 {
-            source.cell.add(Count::Emitted, count.into());
-            source.cell.add(Count::Bytes, writer.payload().into());
-            // One alone goes inside its descriptor, as if it had not waited.
-            let (alone, length) =
-                if count == 1 { (writer.first(), writer.payload()) } else { (&[][..], writer.used()) };
-            let emit = Emit {
-                place: if count > 1 { Place::of(slot) } else { Place::NONE },
-                inline: alone,
-                length,
-                deadline_ns: 0,
-                timestamp_ns: 0,
-                priority: source.priority,
-                more,
-            };
-            let descriptor = Descriptor {
-                channel: source.channel,
-                sequence: source.sequence + 1 - u64::from(count),
-                slot: slot.slot,
-                length,
-                source: index as u32,
-                segment: slot.segment,
-                flags: if count > 1 { FLAG_PACKED } else { 0 },
-                priority: source.priority,
-                count,
-                ..Descriptor::default()
-            };
-            let bytes = if count > 1 { bytes } else { 0 };
-            for route in &mut source.routes {
-                if let Some(Some(link)) = self.links.get_mut(route.link) {
-                    link.give(&mut route.flows, &descriptor, &emit, bytes, self.link_cap, &mut self.slab);
-                }
-            }
-        }
-        self.slab.unhold(slot);
-    }
-
-    /// Sends what a source has packed, and wakes its sleeping sinks that were not looked at since messages were emitted.
-    pub(crate) fn flush(&mut self, index: usize) {
-        self.close_pack(index, false);
-        let Some(Some(source)) = self.sources.get(index) else { return };
-        for route in &source.routes {
-            if let Some(Some(link)) = self.links.get_mut(route.link)
-                && link.unwoken
-            {
-                link.wake();
-            }
-        }
-    }
-
     /// Gives back segments that hold nothing, so that the stream's share has room for `bytes` more, in slots for messages of
     /// `len` bytes. Returns them, to be dropped without the lock; none when that would not make enough room.
     pub(crate) fn make_room(&mut self, bytes: u64, len: u64) -> Vec<Arc<Segment>> {
@@ -618,9 +534,11 @@ impl Tx {
         let mut segments = Vec::new();
         for number in spare {
             let Some(segment) = self.slab.give_back(number) else { continue };
-            if segment.geometry().stride == PACK_BYTES {
-                // They are made again when they are wanted again.
-                self.packs = Packs::Unasked;
+            // They are made again when they are wanted again.
+            match segment.geometry().stride {
+                PACK_BYTES => self.packs = Packs::Unasked,
+                WIDE_BYTES => self.wide_packs = Packs::Unasked,
+                _ => {}
             }
             for link in self.links.iter_mut().flatten() {
                 link.told.given_back(number, &mut link.producer);
@@ -730,6 +648,7 @@ impl Tx {
         if source.pack.is_some() {
             return self.emit_after_pack(index, emit);
         }
+        source.batching = emit.more;
         source.sequence += 1;
         let sequence = source.sequence;
         source.cell.add(Count::Emitted, 1);
@@ -741,7 +660,7 @@ impl Tx {
             deadline_ns: emit.deadline_ns,
             timestamp_ns: emit.timestamp_ns,
             slot: slot.slot,
-            offset: 0,
+            offset: emit.place.offset(),
             length: emit.length,
             source: index as u32,
             segment: slot.segment,

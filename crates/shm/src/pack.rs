@@ -5,15 +5,16 @@
 //! [`crate::link::FLAG_PACKED`] says where and how many. Their numbers follow each other, and the descriptor has the first;
 //! channel, source, priority and deadline are the same for all. The slot goes back when the last of them was released.
 //!
-//! A message in a pack is a word that is the payload's length in bytes, at most [`MAX_MESSAGE`], then the payload, then nothing
-//! up to the next multiple of eight.
+//! A message in a pack is a word that is the payload's length in bytes, then the payload, then nothing up to the next multiple of
+//! eight. Payloads are of at most [`MAX_COPIED`] bytes, which consumers copy out; with [`crate::link::FLAG_WIDE`] of at most
+//! [`MAX_MESSAGE`] bytes, and longer ones than [`MAX_COPIED`] are read where they are.
 //!
 //! Invariants:
 //! - `INV-PACK-1` A writer owns its slot (`INV-SLAB-2`) and never writes past the capacity it was given.
 //! - `INV-PACK-2` A reader reads each length once and checks the copy: what it hands out lies between the beginning and the
 //!   end that the descriptor's checks allowed (`INV-LINK-4`), whatever the producer writes meanwhile.
 
-use crate::link::{Descriptor, INLINE_BYTES};
+use crate::link::{Descriptor, FLAG_WIDE, INLINE_BYTES};
 use crate::segment::SegmentView;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -22,8 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The most messages in one pack: what a consumer keeps per message is bounded by this and the link's credit.
 pub const MAX_MESSAGES: u16 = 64;
 
-/// The longest message that is packed, in bytes: consumers copy it out, as they do one inside a descriptor.
-pub const MAX_MESSAGE: u32 = INLINE_BYTES as u32;
+/// The longest message that consumers copy out of a pack, as they do one inside a descriptor, in bytes.
+pub const MAX_COPIED: u32 = INLINE_BYTES as u32;
+
+/// The longest message that is packed, in bytes: beyond that a descriptor costs next to nothing beside the payload.
+pub const MAX_MESSAGE: u32 = 2048;
 
 /// The longest pack in bytes.
 pub const MAX_BYTES: u32 = 1 << 16;
@@ -68,10 +72,29 @@ impl PackWriter {
         self.count < MAX_MESSAGES && len <= MAX_MESSAGE && self.used + bytes_for(len) <= self.capacity
     }
 
-    /// Adds a message. `false`: it does not fit, nothing was changed.
+    /// Where the payload of a message of up to `len` bytes is to be written that is added next, by [`Self::commit`], and that
+    /// place's distance from the beginning. `None`: it does not fit.
     #[inline]
-    pub fn append(&mut self, payload: &[u8]) -> bool {
-        let len = u32::try_from(payload.len()).unwrap_or(MAX_BYTES);
+    #[must_use]
+    pub fn room(&self, len: u32) -> Option<(NonNull<u8>, u32)> {
+        let at = self.used + WORD;
+        // SAFETY: INV-PACK-1: it fits.
+        self.fits(len).then(|| (unsafe { self.base.add(at as usize) }, at))
+    }
+
+    /// Where a payload may be written once `bytes` more are used; `None` at the end.
+    #[inline(always)]
+    #[must_use]
+    pub fn after(&self, bytes: u32) -> Option<NonNull<u8>> {
+        let at = self.used + bytes;
+        // SAFETY: INV-PACK-1: it lies before the end.
+        (at < self.capacity).then(|| unsafe { self.base.add(at as usize) })
+    }
+
+    /// Adds the message of `len` bytes whose payload was written where [`Self::room`] said. `false`: it does not fit, nothing was
+    /// changed.
+    #[inline]
+    pub fn commit(&mut self, len: u32) -> bool {
         if !self.fits(len) {
             return false;
         }
@@ -79,14 +102,20 @@ impl PackWriter {
         let at = unsafe { self.base.add(self.used as usize) };
         // SAFETY: INV-PACK-1; aligned, since all before it are multiples of eight.
         unsafe { at.cast::<u64>().write(u64::from(len)) };
-        // SAFETY: INV-PACK-1: it fits.
-        let to = unsafe { at.add(WORD as usize) };
-        // SAFETY: INV-PACK-1: it fits, and a borrowed slice is elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to.as_ptr(), payload.len()) };
         self.used += bytes_for(len);
         self.payload += len;
         self.count += 1;
         true
+    }
+
+    /// Adds a message. `false`: it does not fit, nothing was changed.
+    #[inline]
+    pub fn append(&mut self, payload: &[u8]) -> bool {
+        let len = u32::try_from(payload.len()).unwrap_or(MAX_BYTES);
+        let Some((to, _)) = self.room(len) else { return false };
+        // SAFETY: INV-PACK-1: it fits, and a borrowed slice is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to.as_ptr(), payload.len()) };
+        self.commit(len)
     }
 
     /// How many messages are in it.
@@ -110,6 +139,13 @@ impl PackWriter {
         self.payload
     }
 
+    /// Where the first message's payload begins, in bytes from the beginning.
+    #[inline]
+    #[must_use]
+    pub const fn first_at(&self) -> u32 {
+        WORD
+    }
+
     /// The first message's payload; empty if there is none.
     #[must_use]
     pub fn first(&self) -> &[u8] {
@@ -131,6 +167,7 @@ pub struct PackReader {
     base: NonNull<u8>,
     at: u32,
     end: u32,
+    longest: u32,
     left: u16,
 }
 
@@ -151,15 +188,27 @@ pub struct Packed {
 pub struct Overrun;
 
 impl PackReader {
-    /// A reader of the `count` messages in `length` bytes at `base`.
+    /// A reader of the `count` messages in `length` bytes at `base`, of which none is longer than `longest` bytes.
     ///
     /// # Safety
     /// The bytes are mapped for as long as the reader is used, and aligned to eight. Another process may write to them.
     #[inline]
     #[must_use]
-    pub unsafe fn new(base: NonNull<u8>, length: u32, count: u16) -> Self {
+    pub unsafe fn new(base: NonNull<u8>, length: u32, count: u16, longest: u32) -> Self {
         debug_assert!(base.cast::<u64>().is_aligned());
-        Self { base, at: 0, end: length, left: count }
+        Self { base, at: 0, end: length, longest, left: count }
+    }
+
+    /// As [`Self::new`], of the pack that a descriptor speaks of and that begins at `base`.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    #[inline]
+    #[must_use]
+    pub unsafe fn of(base: NonNull<u8>, d: &Descriptor) -> Self {
+        let longest = if d.flags & FLAG_WIDE == 0 { MAX_COPIED } else { MAX_MESSAGE };
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(base, d.length, d.count, longest) }
     }
 
     /// How many messages are left.
@@ -190,7 +239,7 @@ impl PackReader {
         // Relaxed: the descriptor was acquired; the peer may change it at any time, so only the copy is used.
         let length = word.load(Ordering::Relaxed);
         let left = self.end - self.at - WORD;
-        if length > u64::from(left.min(MAX_MESSAGE)) {
+        if length > u64::from(left.min(self.longest)) {
             return Some(Err(Overrun));
         }
         let (offset, length) = (self.at + WORD, length as u32);
@@ -203,7 +252,7 @@ impl PackReader {
     }
 }
 
-/// Copies a payload of up to [`MAX_MESSAGE`] bytes, each word once, up to the next multiple of eight.
+/// Copies a payload of up to [`MAX_COPIED`] bytes, each word once, up to the next multiple of eight.
 ///
 /// # Safety
 /// The words are mapped and aligned; another process may write to them.
@@ -227,7 +276,7 @@ pub unsafe fn copy_words(from: NonNull<u8>, length: u32, to: &mut [u64; INLINE_B
     }
 }
 
-/// The messages of a pack, copied out one by one.
+/// The messages of a pack that are copied out, one by one; that one is longer ends it like a fault.
 #[derive(Debug)]
 pub struct Messages<'a> {
     base: NonNull<u8>,
@@ -244,7 +293,7 @@ impl<'a> Messages<'a> {
             return None;
         }
         // SAFETY: `locate` has checked it, and the view is borrowed for as long.
-        let reader = unsafe { PackReader::new(base, d.length, d.count) };
+        let reader = unsafe { PackReader::new(base, d.length, d.count, MAX_COPIED) };
         Some(Self { base, reader, _mapped: PhantomData })
     }
 }
@@ -296,7 +345,7 @@ mod tests {
         }
         assert_eq!((writer.count(), writer.payload(), writer.first()), (20, 190, &[][..]));
         // SAFETY: as above.
-        let mut reader = unsafe { PackReader::new(base, writer.used(), writer.count()) };
+        let mut reader = unsafe { PackReader::new(base, writer.used(), writer.count(), MAX_COPIED) };
         for message in &sent {
             assert_eq!(&read(base, reader.next().unwrap().unwrap()), message);
         }
@@ -309,7 +358,7 @@ mod tests {
         // SAFETY: `keep` is nobody else's.
         let mut writer = unsafe { PackWriter::new(base, capacity - 8) };
         assert!(!writer.append(&[7; 49]), "48 and a length are all there is");
-        assert!(!writer.append(&[7; 65]), "too long for a pack");
+        assert!(!writer.append(&[7; 2049]), "too long for a pack");
         assert!(writer.append(&[7; 10]));
         assert!(writer.append(&[8; 17]) == writer.fits(17) || writer.count() == 2);
         while writer.append(&[9]) {}
@@ -325,12 +374,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_in_place_is_added_when_it_is_committed() {
+        let (_keep, base, capacity) = memory(64);
+        // SAFETY: `_keep` is nobody else's.
+        let mut writer = unsafe { PackWriter::new(base, capacity) };
+        assert!(writer.append(&[1; 3]));
+        let (to, at) = writer.room(100).unwrap();
+        assert_eq!((at, writer.count()), (24, 1));
+        // SAFETY: as above, and it fits.
+        unsafe { to.write_bytes(2, 90) };
+        assert!(writer.commit(90) && writer.append(&[3; 8]));
+        assert!(writer.room(MAX_MESSAGE + 1).is_none() && !writer.commit(capacity));
+        // SAFETY: as above.
+        let reader = |longest| unsafe { PackReader::new(base, writer.used(), writer.count(), longest) };
+        let mut wide = reader(MAX_MESSAGE);
+        for message in [&[1; 3][..], &[2; 90], &[3; 8]] {
+            assert_eq!(read(base, wide.next().unwrap().unwrap()), message);
+        }
+        let mut narrow = reader(MAX_COPIED);
+        assert!(narrow.next().unwrap().is_ok());
+        assert_eq!(narrow.next(), Some(Err(Overrun)), "longer than what consumers copy");
+    }
+
+    #[test]
     fn lengths_that_lie_are_refused() {
         let words = |memory: &[u64], count: u16| {
             let memory = memory.to_vec();
             let base = NonNull::new(memory.as_ptr().cast_mut().cast::<u8>()).unwrap();
             // SAFETY: `memory` lives until the end of this closure.
-            let mut reader = unsafe { PackReader::new(base, memory.len() as u32 * 8, count) };
+            let mut reader = unsafe { PackReader::new(base, memory.len() as u32 * 8, count, MAX_COPIED) };
             let mut all = Vec::new();
             while let Some(next) = reader.next() {
                 let over = next.is_err();

@@ -167,16 +167,30 @@ impl SegmentView {
 /// the program. The address may be any.
 #[inline(always)]
 pub fn prefetch(from: NonNull<u8>, bytes: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    #[cfg(target_arch = "x86_64")]
+    ask_for::<{ std::arch::x86_64::_MM_HINT_T0 }>(from, bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+/// As [`prefetch`], of lines that are to be written: whoever has them gives them up.
+#[inline(always)]
+pub fn prefetch_to_write(from: NonNull<u8>, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    ask_for::<{ std::arch::x86_64::_MM_HINT_ET0 }>(from, bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn ask_for<const HINT: i32>(from: NonNull<u8>, bytes: usize) {
+    #[cfg(not(any(miri, loom)))]
     for at in (0..bytes).step_by(64) {
         // SAFETY: a hint, which faults on no address.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                from.as_ptr().wrapping_add(at).cast_const().cast(),
-            );
-        }
+        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(from.as_ptr().wrapping_add(at).cast_const().cast()) };
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
+    #[cfg(any(miri, loom))]
     let _ = (from, bytes);
 }
 

@@ -2,11 +2,23 @@
 
 use insane::Qos;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, law, law_holds, network_count, reliable, status, two, within};
+use insane_tests_network::{
+    LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two, within,
+};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// Tells threads to go on no longer, also when the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 #[test]
 fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
@@ -42,6 +54,48 @@ fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
     assert_eq!(got(), b"again");
     assert!(eventually(|| source.outcome(token).unwrap().delivered == 1));
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn what_is_emitted_while_a_source_lets_go_of_a_lost_sink_is_counted() {
+    let _watchdog = Watchdog::start("let go", TEST);
+    let [one, mut two] = two(PROGRAM);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let (seen, silent, over) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (silences, ends) = (Ends(&silent), Ends(&over));
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                seen.fetch_add(u64::from(sink.consume_timeout(Duration::from_millis(5)).is_ok()), Ordering::Relaxed);
+            }
+        });
+        // Closely enough that some are emitted when the host is known to be lost and the source has not heard of it.
+        let emitter = scope.spawn(|| {
+            while !silent.load(Ordering::Relaxed) {
+                source.send(&[1; 40]).unwrap();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let losses = || status(&a)["network"]["hosts"][0]["losses"].as_u64();
+        for round in 1..=10 {
+            // At once, so that the connection begins anew before the silence is noticed.
+            two.again();
+            assert!(eventually(|| losses() == Some(round)), "round {round}: {}", law(&a));
+            let before = seen.load(Ordering::Relaxed);
+            assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "round {round}: {}", law(&a));
+        }
+        drop(silences);
+        emitter.join().unwrap();
+        assert!(within(Duration::from_secs(5), || law_holds(&a)), "{}", law(&a));
+        drop(ends);
+    });
+    let (seen, report) = (seen.into_inner(), status(&a));
+    let [delivered, unconfirmed] = ["delivered", "unconfirmed"].map(|name| network_count(&report, name));
+    assert!((delivered..=delivered + unconfirmed).contains(&seen), "{seen} seen, {}", law(&a));
+    assert!(eventually(|| status(&a)["network"]["under_way"] == 0), "payloads are kept: {}", law(&a));
 }
 
 #[test]
@@ -98,6 +152,35 @@ fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
         assert_eq!(message.to_vec(), i.to_le_bytes().repeat(40), "message {i}");
     }
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unconfirmed() {
+    let _watchdog = Watchdog::start("away", TEST);
+    let addresses = free_addresses(2);
+    let [one, mut two] = [0, 1].map(|at| {
+        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
+        config.network.as_mut().unwrap().patience_ms = 1000;
+        Process::start(PROGRAM, None, &config)
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let stream = a.stream(reliable()).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"before").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"before");
+    assert!(eventually(|| network_count(&status(&a), "delivered") == 1), "{}", law(&a));
+    two.kill();
+    for _ in 0..20 {
+        source.send(&[1; 100]).unwrap();
+    }
+    drop(sink);
+    b.close();
+    two.again();
+    assert!(within(Duration::from_secs(10), || law_holds(&a)), "{}", law(&a));
+    assert_eq!(network_count(&status(&a), "unconfirmed"), 20, "{}", law(&a));
+    assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
 }
 
 #[test]

@@ -111,6 +111,8 @@ impl World {
                 routes: vec![Route { link: runtime.at, flows }],
                 ended: VecDeque::new(),
                 pack: None,
+                batching: false,
+                astray: 0,
             }));
         }
         (Self { tx, shared, cells, next_cell, sinks: Sinks::default(), seed }, runtime)

@@ -58,6 +58,8 @@ pub(crate) struct Account {
     pub(crate) was_attached: bool,
     /// Nothing more will be given.
     pub(crate) closing: bool,
+    /// The sink's host has it no more.
+    pub(crate) gone: bool,
 }
 
 impl Account {
@@ -82,6 +84,7 @@ impl Account {
             in_doubt: 0,
             was_attached: false,
             closing: false,
+            gone: false,
         }
     }
 

@@ -264,15 +264,8 @@ impl Hub {
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
-                    let one = &mut self.hosts[host];
-                    if let Some(at) = one.by_number.remove(&id(flow)) {
-                        one.settle(at, Some(counts));
-                        if let Some(flow) = one.flows[at].take() {
-                            one.succeed(&flow);
-                            one.by_epoch.retain(|_, place| *place != at);
-                            flow.backlog.iter().for_each(|next| self.released(next.token, End::Unconfirmed));
-                        }
-                    }
+                    let gone = self.hosts[host].flow_closed(id(flow), counts);
+                    gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
                 }
                 _ => {}
             }

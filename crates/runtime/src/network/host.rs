@@ -49,6 +49,9 @@ pub(crate) struct OutFlow {
     pub(crate) word: Option<u64>,
     /// The other host has accepted it, in this connection of its path.
     pub(crate) accepted: bool,
+    /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
+    /// go of them, ends here.
+    pub(crate) lost: bool,
 }
 
 /// A flow from the host.
@@ -259,8 +262,11 @@ impl Host {
                 }
                 flow.backlog.pop_front();
             }
-            if flow.closing && !flow.closed && flow.queued == 0 {
-                if !self.lanes.is_up(flow.number.lane) {
+            // Without a sink the host will not accept it.
+            let is_gone = |a: &usize| self.accounts[*a].as_ref().is_none_or(|a| a.gone);
+            let unwanted = !flow.accepted && flow.accounts.iter().all(is_gone);
+            if flow.closing && flow.queued == 0 && (!flow.closed || unwanted) {
+                if !self.lanes.is_up(flow.number.lane) || unwanted {
                     flow.closed = true;
                     self.lanes.abandon(flow.number);
                 } else if flow.backlog.is_empty()
@@ -309,6 +315,7 @@ impl Host {
             behind: false,
             word: None,
             accepted: false,
+            lost: false,
         };
         let at = place(&mut self.flows, flow);
         self.by_epoch.insert(epoch, at);
@@ -320,13 +327,63 @@ impl Host {
     pub(crate) fn close_flow(&mut self, at: usize) {
         let Some(flow) = self.flows[at].as_mut() else { return };
         flow.closing = true;
-        self.by_epoch.retain(|_, place| *place != at);
+        // Of one that was lost the path may know nothing any more.
+        if flow.lost && !self.by_number.contains_key(&flow.number) {
+            self.flows[at] = None;
+            return;
+        }
+        self.forget_epoch(at);
         self.push_waiting();
+    }
+
+    /// A flow is no more the one that its source's next sinks here get. Another may be already.
+    fn forget_epoch(&mut self, at: usize) {
+        if let Some(flow) = self.flows[at].as_ref().filter(|f| self.by_epoch.get(&f.epoch) == Some(&at)) {
+            self.by_epoch.remove(&flow.epoch);
+        }
+    }
+
+    /// The connection is lost, and with it the flows that do not outlive one: of what is pending for their sinks nothing will be
+    /// known. Those that are best effort must not go on over the next: their sinks are gone with the host, to come back with flows
+    /// and accounts of their own. What was to be said last by those that are closing has nobody to hear it.
+    pub(crate) fn lose_flows(&mut self) {
+        self.settle_all();
+        self.note_unsaid();
+        (0..self.flows.len()).for_each(|at| self.fold(at));
+        for account in self.accounts.iter_mut().flatten().filter(|a| !a.reliable || a.closing) {
+            account.end(Count::Unconfirmed, account.pending());
+        }
+        for at in 0..self.flows.len() {
+            self.flows[at].iter_mut().for_each(|f| f.accepted = false);
+            let Some(flow) = self.flows[at].as_mut().filter(|f| !f.reliable || f.closing) else { continue };
+            flow.lost = true;
+            self.lanes.abandon(flow.number);
+            self.forget_epoch(at);
+        }
+    }
+
+    /// The path has ended a flow. Returns what is no longer under way.
+    pub(crate) fn flow_closed(&mut self, number: FlowId, counts: Counts) -> Vec<u64> {
+        let Some(at) = self.by_number.remove(&number) else { return Vec::new() };
+        self.settle(at, Some(counts));
+        self.forget_epoch(at);
+        // Its source's session may not have let go of it.
+        let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
+        self.succeed(&flow);
+        // The path's counts do not have what it did not take.
+        let left = flow.backlog.iter().map(Outgoing::messages).sum();
+        for account in &flow.accounts {
+            self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, left));
+        }
+        flow.backlog.iter().map(|next| next.token).collect()
     }
 
     /// Gives a message to a flow, by way of the scheduler. `Err`: it was not taken, and why it ends for the flow's sinks.
     pub(crate) fn give(&mut self, now: Duration, at: usize, next: Outgoing) -> Result<(), Count> {
         let Some(flow) = self.flows[at].as_mut() else { return Err(Count::Dropped) };
+        if flow.lost {
+            return Err(Count::Unconfirmed);
+        }
         // What is held back is bounded by the links for reliable flows, and here for others.
         if !flow.reliable && flow.queued >= MOST_QUEUED {
             return Err(Count::SinkFull);
@@ -386,7 +443,7 @@ impl Host {
         for item in items {
             let flow = self.flows[item.flow.0].as_mut().filter(|f| f.number == item.flow.1);
             match flow {
-                Some(flow) if !flow.closing => drop(self.egress.push(now, item)),
+                Some(flow) if !flow.closing && !flow.lost => drop(self.egress.push(now, item)),
                 flow => {
                     if let Some(flow) = flow {
                         flow.queued -= 1;
@@ -446,15 +503,151 @@ impl Host {
         }
     }
 
-    /// Nothing will be known any more of what is pending for one sink, or for all that are not on reliable streams.
-    pub(crate) fn unconfirm(&mut self, account: usize) {
-        if let Some(account) = self.accounts[account].as_mut() {
-            account.end(Count::Unconfirmed, account.pending());
-        }
-    }
-
     /// Whether something is pending at the host.
     pub(crate) fn is_awaited(&self) -> bool {
         self.accounts.iter().flatten().any(|a| a.pending() > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::account::Cells;
+    use crate::network::control::Sources;
+    use crate::network::hub::Memory;
+    use insane_shm::counters::{Counters, bytes};
+    use insane_shm::memory::Heap;
+    use insane_transport::{Event, LostReason};
+    use std::sync::Arc;
+
+    const EPOCH: Epoch = Epoch(7);
+    const SINK: SinkId = SinkId(9);
+
+    /// A host, and the path of its runtime at the other end.
+    struct Rig {
+        now: Duration,
+        host: Host,
+        underway: Underway,
+        peer: Path,
+        cells: Cells,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let settings = config::Network::default();
+            let address = Address::Ip(settings.listen);
+            let egress = Egress::new(settings.scheduler).unwrap();
+            let counters = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
+            Self {
+                now: Duration::ZERO,
+                host: Host::new((address, 1), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
+                underway: Underway::default(),
+                peer: Self::runtime(2),
+                cells: Cells::new(counters),
+            }
+        }
+
+        fn runtime(seed: u64) -> Path {
+            Path::new(path_config(&config::Network::default(), 2, 1472, true), seed, Duration::ZERO)
+        }
+
+        /// Lets both ends talk for a while. The other accepts every flow; returns how many, and what was lost here. What is
+        /// emitted for `after` once something is lost ends at once.
+        fn talk(&mut self, after: Option<(usize, usize)>) -> (usize, Vec<LostReason>) {
+            let (mut requested, mut lost, none) = (0, Vec::new(), HashMap::new());
+            for _ in 0..200 {
+                self.now += Duration::from_millis(1);
+                let (mut there, mut here) = (Vec::new(), Vec::new());
+                let mut sources = Sources { underway: &self.underway, domains: &[] };
+                while self.host.lanes.path(HOME).unwrap().transmit(self.now, &mut there, &mut sources).is_some() {
+                    self.peer.receive(
+                        self.now,
+                        &there,
+                        0,
+                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                    );
+                    there.clear();
+                }
+                while self.peer.transmit(self.now, &mut here, &mut sources).is_some() {
+                    self.host.lanes.path(HOME).unwrap().receive(
+                        self.now,
+                        &here,
+                        0,
+                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                    );
+                    here.clear();
+                }
+                while let Some(event) = self.peer.event() {
+                    if let Event::Requested { open, .. } = event {
+                        requested += 1;
+                        self.peer.accept(open.flow, 0);
+                    }
+                }
+                while let Some((lane, event)) = self.host.lanes.event() {
+                    match event {
+                        Event::Lost(reason) => {
+                            lost.push(reason);
+                            self.host.lose_flows();
+                        }
+                        Event::Closed { flow, counts } => {
+                            drop(self.host.flow_closed(FlowId { lane, number: flow }, counts))
+                        }
+                        _ => {}
+                    }
+                    if let Some(to) = after.filter(|_| !lost.is_empty()) {
+                        assert_eq!(self.give(to), Some(Count::Unconfirmed), "after {event:?}");
+                    }
+                }
+            }
+            (requested, lost)
+        }
+
+        /// A flow with one sink; their places.
+        fn open(&mut self) -> (usize, usize) {
+            let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable: false, first: 1 };
+            let flow = self.host.flow_of(HOME, spec, insane_wire::host::Source::default(), &mut self.underway);
+            let cell = self.cells.start(EPOCH, SINK).unwrap();
+            let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), false, cell));
+            self.host.flows[flow].as_mut().unwrap().accounts.push(account);
+            (flow, account)
+        }
+
+        /// What the network's thread does with a message; how it ended if it did at once.
+        fn give(&mut self, (flow, account): (usize, usize)) -> Option<Count> {
+            let token = self.underway.add(Held::Bytes(vec![1; 8]), 1);
+            self.account(account).give(1);
+            let why = self.host.give(self.now, flow, Outgoing { token, len: 8, ..Outgoing::default() }).err()?;
+            self.account(account).end(why, 1);
+            Some(why)
+        }
+
+        fn account(&mut self, at: usize) -> &mut Account {
+            self.host.accounts[at].as_mut().unwrap()
+        }
+    }
+
+    #[test]
+    fn what_a_source_emits_for_a_lost_host_before_it_hears_of_it_ends_and_does_not_wait_for_the_next_connection() {
+        let mut rig = Rig::new();
+        rig.talk(None);
+        let old = rig.open();
+        assert_eq!(rig.talk(None).0, 1);
+        assert_eq!(rig.give(old), None);
+        // Another runtime in its place: the connection begins anew in the same moment in which the loss is known, and the source's
+        // session has not let go of the sink.
+        rig.peer = Rig::runtime(3);
+        assert_eq!(rig.talk(Some(old)), (0, vec![LostReason::Restarted]));
+        assert!(rig.host.is_connected());
+        assert_eq!(rig.give(old), Some(Count::Unconfirmed));
+        assert_eq!(rig.account(old.1).pending(), 0);
+        // The next of the same source is another, also when the old one is let go of after it was opened.
+        let new = rig.open();
+        assert_ne!(new.0, old.0);
+        rig.account(old.1).closing = true;
+        assert!(rig.account(old.1).is_over());
+        rig.host.close_flow(old.0);
+        assert!(rig.host.flows[old.0].is_none());
+        assert_eq!(rig.host.by_epoch.get(&EPOCH), Some(&new.0));
+        assert_eq!((rig.give(new), rig.talk(None).0), (None, 1));
     }
 }

@@ -23,7 +23,7 @@ const BURST: usize = 256;
 const ENOUGH: u64 = 2048;
 
 // A pack in a slot is a bundle in a frame.
-const _: () = assert!(MAX_BUNDLE == insane_shm::pack::MAX_MESSAGES && MAX_BUNDLED == insane_shm::pack::MAX_MESSAGE);
+const _: () = assert!(MAX_BUNDLE == insane_shm::pack::MAX_MESSAGES && MAX_BUNDLED == insane_shm::pack::MAX_COPIED);
 
 impl Hub {
     /// Takes what is on the links from local sources, a bounded burst each.

@@ -163,7 +163,7 @@ impl Hub {
     /// Moves a flow if another datapath is now the one to be used.
     fn rebind_if_better(&mut self, host: usize, at: usize, now: Duration) {
         let one = &self.hosts[host];
-        let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing) else { return };
+        let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing && !flow.lost) else { return };
         if !flow.accepted && one.lanes.is_up(flow.number.lane) {
             return;
         }

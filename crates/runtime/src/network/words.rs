@@ -52,7 +52,7 @@ impl Hub {
         };
         one.say(Body::Hello(hello), &mut self.underway);
         let sources: Vec<_> =
-            one.flows.iter().flatten().filter(|f| !f.closing).map(|f| one.about(f, &self.sinks)).collect();
+            one.flows.iter().flatten().filter(|f| !f.closing && !f.lost).map(|f| one.about(f, &self.sinks)).collect();
         sources.into_iter().for_each(|about| one.say(Body::Source(about), &mut self.underway));
         self.directory.connected(host);
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
@@ -82,20 +82,8 @@ impl Hub {
         one.postponed.clear();
         one.ready.clear();
         one.refused.clear();
-        one.settle_all();
-        one.note_unsaid();
-        (0..one.flows.len()).for_each(|at| one.fold(at));
-        one.flows.iter_mut().flatten().for_each(|flow| flow.accepted = false);
+        one.lose_flows();
         one.lanes.begin_anew(now);
-        for at in 0..one.accounts.len() {
-            if one.accounts[at].as_ref().is_some_and(|a| !a.reliable || a.closing) {
-                one.unconfirm(at);
-            }
-        }
-        // What was to be said last has nobody to hear it.
-        for flow in one.flows.iter().flatten().filter(|f| f.closing) {
-            one.lanes.abandon(flow.number);
-        }
         self.directory.lost(host, now);
         self.serve_directory();
     }
@@ -405,6 +393,7 @@ impl Hub {
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
                     let one = &mut self.hosts[host];
                     one.ready.retain(|(_, s)| *s != sink);
+                    one.accounts.iter_mut().flatten().filter(|a| a.sink == sink).for_each(|a| a.gone = true);
                     let ends: Vec<_> = one
                         .accounts
                         .iter()

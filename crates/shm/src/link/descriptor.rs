@@ -15,6 +15,10 @@ pub const FLAG_TIMESTAMP: u16 = 8;
 /// Flag of a descriptor: the slot holds several messages, see [`crate::pack`].
 pub const FLAG_PACKED: u16 = 16;
 
+/// Flag of a descriptor, beside [`FLAG_PACKED`]: there are longer messages among them than consumers copy out. No runtime takes
+/// such a pack.
+pub const FLAG_WIDE: u16 = 32;
+
 /// What the producer says of one piece of a message. 64 bytes in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {

@@ -70,10 +70,17 @@ fn main() {
 fn length(n: u64) -> usize {
     match n {
         n if n >= GROW_AT && n.is_multiple_of(64) => 5000,
-        n if n % (PACKED + 1) < PACKED => 40,
+        n if n % CYCLE < PACKED => 40,
         _ => 300,
     }
 }
+
+/// Whether more follows at once: small messages, which wait for one that is by itself, then larger ones, packed with the last.
+fn waits(n: u64) -> bool {
+    length(n) <= 300 && ![PACKED, CYCLE - 1].contains(&(n % CYCLE))
+}
+
+const CYCLE: u64 = 2 * PACKED + 1;
 
 fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
     // A reliable source waits for a sink that is held for as long as a cell may take.
@@ -106,8 +113,7 @@ fn emit(stream: &Stream, channel: &str, board: &Board) -> ! {
         board.set(Word::Sinks, source.sinks() as u64);
         for _ in 0..10 {
             let payload = vec![n as u8; if large { LARGE } else { length(n) }];
-            // A small one waits for the next that is none.
-            let waits = payload.len() == 40;
+            let waits = payload.len() <= 300 && waits(n);
             match if waits { source.send_more(&payload) } else { source.send(&payload) } {
                 Ok(_) => {
                     n += 1;
