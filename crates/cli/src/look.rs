@@ -93,6 +93,7 @@ impl Status {
                 );
             }
         }
+        network(&status["network"])?;
         say!("\ncounts");
         let now = list(&status, "sessions").iter().flat_map(|s| list(s, "counters"));
         for cell in now.chain(list(&status, "ended")) {
@@ -110,6 +111,25 @@ impl Status {
         }
         Ok(())
     }
+}
+
+/// The datapaths and the other hosts, if there are any.
+fn network(network: &Value) -> Outcome {
+    if list(network, "datapaths").is_empty() {
+        return Ok(());
+    }
+    say!("\nnetwork");
+    for d in list(network, "datapaths") {
+        say!("  {} at {}: {}: {}", text(d, "kind"), text(d, "address"), text(d, "state"), text(d, "text"));
+    }
+    for h in list(network, "hosts") {
+        let paths = list(h, "paths").iter().map(|p| {
+            let up = if p["connected"] == true { "connected" } else { "not connected" };
+            format!("{} {} {up}", text(p, "datapath"), text(p, "address"))
+        });
+        say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
+    }
+    Ok(())
 }
 
 impl Doctor {

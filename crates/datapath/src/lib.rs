@@ -31,6 +31,7 @@ pub mod conformance;
 pub mod fault;
 pub mod loopback;
 pub mod memory;
+pub mod raw;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -217,4 +218,46 @@ pub trait Datapath: Send {
 
     /// Closes it and lets go of everything. Closing twice is no error.
     fn close(&mut self);
+}
+
+impl<D: Datapath + ?Sized> Datapath for Box<D> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn open(&mut self) -> Result<(), DatapathError> {
+        (**self).open()
+    }
+
+    fn address(&self) -> Option<Address> {
+        (**self).address()
+    }
+
+    fn frame_limit(&mut self, to: Address) -> usize {
+        (**self).frame_limit(to)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        (**self).transmit(batch)
+    }
+
+    fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
+        (**self).receive(batch, place)
+    }
+
+    fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wake_handle()
+    }
+
+    fn arm(&mut self) -> Armed {
+        (**self).arm()
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+
+    fn close(&mut self) {
+        (**self).close();
+    }
 }

@@ -1,5 +1,9 @@
 //! The configuration. Every key is documented in the shipped default file, `insaned.toml`; unknown keys are refused.
 
+mod datapath;
+
+pub use datapath::{Datapath, Kind, Mode, Policy};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -56,6 +60,12 @@ pub struct Network {
     /// `[network.directory]`; without it the other runtimes are those in `peers` alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
+    /// `[[network.datapath]]`: datapaths beside UDP.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub datapath: Vec<Datapath>,
+    /// `[[network.policy]]`: which streams go over which datapaths; empty for the default table.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policy: Vec<Policy>,
 }
 
 /// `[network.directory]`: finding other runtimes.
@@ -173,6 +183,8 @@ impl Default for Network {
             dedicated: false,
             memory_mib: 256,
             directory: None,
+            datapath: Vec::new(),
+            policy: Vec::new(),
         }
     }
 }
@@ -208,6 +220,7 @@ impl Network {
                 return refuse(key, &value, takes);
             }
         }
+        datapath::check(self)?;
         self.directory.as_ref().map_or(Ok(()), |directory| directory.check(self))
     }
 }
@@ -346,6 +359,12 @@ pub enum ConfigError {
         value: String,
         /// What it takes.
         takes: &'static str,
+    },
+    /// The table of policies has a gap.
+    #[error("network.policy: no row is for {qos}: end with a row whose `when` is empty")]
+    Policy {
+        /// A QoS without a row, as canonical text; empty for that of a stream that asks for nothing.
+        qos: String,
     },
 }
 
@@ -502,6 +521,9 @@ pub fn known_keys() -> Vec<String> {
     keys.extend(toml::Table::try_from(Network::default()).unwrap_or_default().keys().cloned());
     keys.push("directory".to_owned());
     keys.extend(toml::Table::try_from(Directory::default()).unwrap_or_default().keys().cloned());
+    keys.extend(["datapath".to_owned(), "policy".to_owned()]);
+    keys.extend(toml::Table::try_from(Datapath::default()).unwrap_or_default().keys().cloned());
+    keys.extend(toml::Table::try_from(Policy::default()).unwrap_or_default().keys().cloned());
     keys
 }
 
@@ -602,6 +624,21 @@ mod tests {
             let error = Config::parse(&text).unwrap_err().to_string();
             assert!(error.contains(key), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn the_shipped_file_shows_a_datapath_and_the_default_policy() {
+        let datapath = uncommented("# [[network.datapath]]");
+        let named = datapath.replace("interface = \"\"", "interface = \"eth1\"");
+        let named = named.replace("address = \"\"", "address = \"10.0.0.102/24\"");
+        let policy = uncommented("# [[network.policy]]");
+        let network = Config::parse(&format!("[network]\n{named}{policy}")).unwrap().network.unwrap();
+        let (interface, address) = ("eth1".into(), "10.0.0.102/24".into());
+        assert_eq!(network.datapath, [Datapath { interface, address, ..Datapath::default() }]);
+        assert_eq!(crate::policy::Table::new(&network.policy), Ok(crate::policy::Table::default()));
+        assert_eq!(network.policy.len(), 2);
+        // Without a name and an address there is none.
+        assert!(Config::parse(&format!("[network]\n{datapath}")).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! and sinks bring their own identities, live pairs are matched by the token that both ends present.
 
 use crate::config::{Config, Trust};
-use crate::policy;
+use crate::policy::{self, Standing};
 use insane_wire::PROTOCOL;
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::error::Code;
@@ -630,12 +630,17 @@ impl Core {
         std::mem::take(&mut self.actions)
     }
 
-    /// A host refuses a sink of this one, because `strict` was asked for at either end: its session is told.
-    pub fn refused(&mut self, sink: SinkId, host: &str) -> Vec<Action> {
+    /// A host refuses a sink of this one, because `strict` was asked for at either end: its session is told, for which reasons.
+    pub fn refused(&mut self, sink: SinkId, host: &str, reasons: Vec<String>) -> Vec<Action> {
         let found = self.sessions.values().filter(|s| !s.network).find_map(|s| Some((s, s.sinks.get(&sink)?)));
         let known = found.and_then(|(session, (name, _))| {
             let stream = self.streams.get(&(session.domain.clone(), name.clone()))?;
-            Some((session.id, name.clone(), policy::refused(stream.qos, host)?))
+            // A host of before they were told has kernel UDP alone.
+            let serves = || policy::Table::default().choose(stream.qos, (&self.host, host), |_| Standing::NotThere);
+            let served =
+                EffectiveQos { qos: Some(stream.qos), peer: host.to_owned(), reasons, ..EffectiveQos::default() };
+            let served = if served.reasons.is_empty() { serves().effective } else { served };
+            Some((session.id, name.clone(), policy::refused(served)?))
         });
         known.map_or_else(Vec::new, |(session, name, effective)| self.effective(session, &name, effective))
     }

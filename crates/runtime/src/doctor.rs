@@ -9,9 +9,10 @@ fn check(check: &str, ok: bool, text: impl Into<String>, hint: &str) -> Value {
     json!({"check": check, "state": state, "text": text.into(), "hint": if ok { "" } else { hint }})
 }
 
-/// The report `doctor`: a list of checks, each with a state, a text and a hint.
+/// The report `doctor`: a list of checks, each with a state, a text and a hint. `datapaths` are those that the configuration names,
+/// as in the report `status`.
 #[must_use]
-pub fn report(core: &Core) -> Value {
+pub fn report(core: &Core, datapaths: &[Value]) -> Value {
     let mut checks = Vec::new();
     let probe = insane_shm::memory::SharedMemory::create("insane-doctor", 4096, false, false);
     let text = probe.as_ref().map_or_else(ToString::to_string, |_| "memory can be sealed".into());
@@ -40,6 +41,13 @@ pub fn report(core: &Core) -> Value {
         format!("{cores} cores"),
         "spinning ends want a core each: let them wait adaptively",
     ));
+    for one in datapaths {
+        let word = |key: &str| one[key].as_str().unwrap_or_default();
+        let on = if word("interface").is_empty() { String::new() } else { format!(" on {}", word("interface")) };
+        let text = format!("{}{on} at {}: {}: {}", word("kind"), word("address"), word("state"), word("text"));
+        let hint = "streams go by another datapath until the runtime is started again with this one in order";
+        checks.push(check("datapath", word("state") == "open", text, hint));
+    }
     for (one, two) in near_misses(core) {
         let text = format!("`{one}` and `{two}` are spelt nearly alike");
         checks.push(check("names", false, text, "if they should be the same, one of both is misspelt"));

@@ -1,11 +1,12 @@
 //! The session server: sockets, credentials and descriptors around [`crate::core`]. One thread, asleep unless something
 //! happens; nothing it does waits for a client.
 
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
 use crate::network::{Network, NetworkError, ToNetwork};
+use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::map_peer;
 use insane_shm::socket::{Received, pair, receive, send};
@@ -127,17 +128,17 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_over(config, |udp| Box::new(udp))
+        Self::start_over(config, |_, datapath| datapath)
     }
 
-    /// As [`Self::start`], with something put over the datapath that was opened, such as `insane_datapath::fault`. Not called
+    /// As [`Self::start`], with something put over each datapath that was opened, such as `insane_datapath::fault`. Not called
     /// without a `[network]` section.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start_over(
         config: Config,
-        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
+        mut over: impl FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath>,
     ) -> Result<Self, StartError> {
         config.check()?;
         let path =
@@ -158,7 +159,7 @@ impl Server {
         let host = host_name(&config);
         let knob = Knob::new(config.wait.cpu_latency_knob);
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
-        let network = Network::start(&config, &mut core, &host, &mut next, over)?;
+        let network = Network::start(&config, &mut core, &host, &mut next, &mut over)?;
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;
@@ -421,7 +422,7 @@ impl Shell {
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
                 let report = match query.what.as_str() {
                     "status" => Some(self.status(conn)),
-                    "doctor" => Some(doctor::report(&self.core)),
+                    "doctor" => Some(doctor::report(&self.core, &self.datapaths())),
                     _ => None,
                 };
                 if let Some(report) = report {
@@ -551,6 +552,12 @@ impl Shell {
             self.queue(conn, encode(&ToClient { request, body }), None);
             rest = tail;
         }
+    }
+
+    /// What became of the datapaths that the configuration names, each in a word and a text.
+    fn datapaths(&self) -> Vec<Value> {
+        let states = self.network.as_ref().map(Network::datapaths).unwrap_or_default();
+        states.iter().map(|state| state.report()).collect()
     }
 
     fn status(&self, asker: Conn) -> Value {

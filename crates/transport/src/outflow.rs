@@ -324,6 +324,15 @@ impl OutFlow {
         }
     }
 
+    /// Reliable: takes out everything that is not confirmed, in order.
+    pub(crate) fn take_back(&mut self) -> Vec<Outgoing> {
+        if !self.spec.reliable {
+            return Vec::new();
+        }
+        (self.waiting_messages, self.current) = (0, None);
+        self.flying.drain(..).chain(self.waiting.drain(..)).collect()
+    }
+
     /// Gives up everything that is not delivered; each goes to `lost`.
     pub(crate) fn abandon(&mut self, mut lost: impl FnMut(Outgoing)) {
         let rest = self.rest();

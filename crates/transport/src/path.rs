@@ -457,6 +457,16 @@ impl Path {
         self.try_close(flow);
     }
 
+    /// Takes back what a reliable flow was given and the sinks are not known to have, in order, to be given to another path's;
+    /// the flow ends. What it has of that is counted nowhere any more, and not released. Of a best-effort flow, which has no
+    /// such messages, nothing is taken back: it is abandoned.
+    pub fn take_back(&mut self, flow: u32) -> Vec<Outgoing> {
+        let Some(out) = self.out.get_mut(&flow) else { return Vec::new() };
+        let back = out.take_back();
+        self.abandon(flow);
+        back
+    }
+
     /// Says goodbye to the peer's runtime in the next frames when a flow is through.
     pub(crate) fn try_close(&mut self, flow: u32) {
         let Some(out) = self.out.get_mut(&flow).filter(|out| out.closing && out.is_through()) else { return };
@@ -617,6 +627,14 @@ impl Path {
     pub(crate) fn hello_sent(&mut self, now: Duration) {
         self.hello_last = Some(now);
         self.hello_due = self.peer.is_none().then(|| now + HELLO_REPEAT);
+    }
+
+    /// The user has reasons to take the connection for lost: [`Event::Lost`] follows, and a new one is sought. Does nothing
+    /// without a connection.
+    pub fn disconnect(&mut self, now: Duration) {
+        if self.peer.is_some() {
+            self.lose(now, LostReason::Ended);
+        }
     }
 
     /// The connection is lost by this side's judgement: the next is under another incarnation.

@@ -189,3 +189,58 @@ fn an_abandoned_flow_gives_everything_back() {
     world.run(limit, |world| world.hosts[0].flow_of(0).is_none());
     assert_eq!(world.hosts[0].sources[0].ends.get(&End::Unconfirmed), Some(&60));
 }
+
+/// What a reliable flow was given and the sinks are not known to have can be given to another one; a best-effort flow has no such.
+#[test]
+fn what_is_taken_back_can_be_given_to_another_flow() {
+    let given: Vec<u64> = (1..=20).collect();
+    let sequences = |back: &[Outgoing]| back.iter().map(|message| message.sequence).collect::<Vec<u64>>();
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, true);
+    given.iter().for_each(|sequence| pair.ends[0].send(flow, message(*sequence, 900)).unwrap());
+    (0..100).for_each(|_| pair.step(4));
+    // All have arrived; the sinks have said so of three.
+    assert_eq!(pair.arrived.len(), 20);
+    pair.ends[1].advance(flow, 3);
+    (0..100).for_each(|_| pair.step(4));
+    pair.told.clear();
+    let back = pair.ends[0].take_back(flow);
+    assert_eq!(sequences(&back), given[3..]);
+    let again = pair.open(2, true);
+    back.into_iter().for_each(|message| pair.ends[0].send(again, message).unwrap());
+    (0..100).for_each(|_| pair.step(4));
+    assert_eq!(pair.arrived.len(), 20 + 17);
+    assert!(pair.told.iter().any(|event| matches!(event, Event::Closed { flow: ended, .. } if *ended == flow)));
+    assert!(
+        !pair.told.iter().any(|event| matches!(event, Event::Released { .. })),
+        "it is under way again, not released"
+    );
+    // Without a connection the flow ends at once.
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, true);
+    given.iter().for_each(|sequence| pair.ends[0].send(flow, message(*sequence, 900)).unwrap());
+    assert_eq!(sequences(&pair.ends[0].take_back(flow)), given);
+    assert!(matches!(pair.ends[0].event(), Some(Event::Closed { flow: ended, .. }) if ended == flow));
+    let flow = pair.open(2, false);
+    pair.ends[0].send(flow, message(1, 900)).unwrap();
+    assert!(pair.ends[0].take_back(flow).is_empty());
+}
+
+/// Who takes a connection for lost gets another one, and its flows go on.
+#[test]
+fn a_connection_that_is_given_up_is_sought_anew() {
+    let mut world = World::new(Config::default(), 5, Weather::default());
+    world.hosts[0].source(1, 7, true, VecDeque::from(vec![100; 60]));
+    world.hosts[1].sink(1, true);
+    world.hosts[0].reopen(0);
+    let first = world.now + MS * 50;
+    world.run(first + MS, |world| world.now >= first);
+    assert!(world.hosts[0].path.is_connected());
+    let connections = world.hosts[0].path.stats().connections;
+    let now = world.now;
+    world.hosts[0].path.disconnect(now);
+    assert!(!world.hosts[0].path.is_connected());
+    let limit = world.now + MS * 2000;
+    world.run(limit, |world| world.hosts[0].path.is_connected());
+    assert_eq!(world.hosts[0].path.stats().connections, connections + 1);
+}

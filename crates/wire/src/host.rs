@@ -64,12 +64,26 @@ pub struct Hello {
     /// The runtime's version.
     #[prost(string, tag = "3")]
     pub version: String,
-    /// The datapaths that it has: `udp`.
+    /// The kinds of datapaths that it has: `udp`, `xdp`.
     #[prost(string, repeated, tag = "4")]
     pub datapaths: Vec<String>,
     /// Drawn at random when the runtime began: another one counts its reports from nothing.
     #[prost(bytes = "vec", tag = "5")]
     pub run: Vec<u8>,
+    /// Where it is reached by others than the one by which this is said. A receiver passes over kinds that it has not.
+    #[prost(message, repeated, tag = "6")]
+    pub reach: Vec<Reach>,
+}
+
+/// Where a host is reached by one of its datapaths.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Reach {
+    /// The kind of the datapath: `xdp`.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// The address there, an IP address and a UDP port: `10.0.0.102:7400`.
+    #[prost(string, tag = "2")]
+    pub address: String,
 }
 
 /// A sink, with everything that must agree with a source's for both to match.
@@ -108,6 +122,9 @@ pub struct Refused {
     /// The sink.
     #[prost(bytes = "vec", tag = "1")]
     pub sink: Vec<u8>,
+    /// What would be served less, and why, in words for operators of both hosts. Empty from hosts that do not say it.
+    #[prost(string, repeated, tag = "2")]
+    pub reasons: Vec<String>,
 }
 
 /// A sink is closed.
@@ -146,6 +163,10 @@ pub struct Source {
     /// The sinks of the receiving host that are attached to it. A reliable flow is accepted once they are again.
     #[prost(bytes = "vec", repeated, tag = "7")]
     pub sinks: Vec<Vec<u8>>,
+    /// The flow that carried its messages before is gone with its path: nothing more comes by it, so its end is not to be waited
+    /// for.
+    #[prost(bool, tag = "8")]
+    pub gone: bool,
 }
 
 /// A sink is attached to a source.

@@ -32,6 +32,7 @@ pub const LAYERS: &[&str] = &[
     "crates/traffic-capi",
     "crates/netstack",
     "crates/datapath",
+    "crates/datagrams",
     "crates/datapaths",
     "crates/runtime",
     "crates/insaned",

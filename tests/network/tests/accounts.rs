@@ -95,7 +95,7 @@ fn a_bad_network_costs_only_what_is_counted() {
         .map(|at| {
             let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
             config.runtime.socket = dir.path().join(at.to_string());
-            Server::start_over(config, |udp| {
+            Server::start_over(config, |_, udp| {
                 let faulty = Faulty::new(udp, plan, 7 + at as u64);
                 controls.push(faulty.control());
                 Box::new(faulty)

@@ -121,7 +121,7 @@ pub trait Front {
     /// How many bytes it puts before this frame, at most [`MOST_FRONT`]; or what becomes of the frame instead.
     ///
     /// # Errors
-    /// The frame's outcome: not [`Outcome::Sent`].
+    /// The frame's outcome; [`Outcome::Sent`] if it has taken the frame over, with a copy of its own.
     fn room(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome>;
 
     /// Writes them. `front` is as long as was said; `body` is the frame itself, without the zeros that may follow it.

@@ -33,6 +33,7 @@ mod gather;
 mod interface;
 mod open;
 mod queue;
+mod raw;
 mod receive;
 mod rings;
 mod sys;

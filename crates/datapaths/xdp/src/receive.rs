@@ -16,15 +16,21 @@ enum Shown {
 impl XdpDatapath {
     /// Shows up to `limit` received frames where they lie, in order for each queue; each one's memory goes back to the kernel
     /// when `see` returns. Never waits.
-    pub fn receive_with(&mut self, limit: usize, mut see: impl FnMut(&Received<'_>)) -> RxReport {
-        self.show(
-            limit,
-            || true,
-            |received| {
-                see(received);
-                Shown::Taken
-            },
-        )
+    pub fn receive_with(&mut self, limit: usize, see: impl FnMut(&Received<'_>)) -> RxReport {
+        self.receive_while(limit, || true, see)
+    }
+
+    /// As [`XdpDatapath::receive_with`], as long as `ready` says so.
+    pub(crate) fn receive_while(
+        &mut self,
+        limit: usize,
+        ready: impl FnMut() -> bool,
+        mut see: impl FnMut(&Received<'_>),
+    ) -> RxReport {
+        self.show(limit, ready, |received| {
+            see(received);
+            Shown::Taken
+        })
     }
 
     /// Shows frames as long as `ready` says so.

@@ -50,6 +50,11 @@ impl XdpDatapath {
                     self.stats.sent_bytes += bytes as u64;
                     kicked = false;
                 }
+                // The front has taken it over.
+                Err(Refusal::Never(Outcome::Sent)) => {
+                    batch.settle(1, Outcome::Sent);
+                    report.sent += 1;
+                }
                 Err(Refusal::Never(outcome)) => {
                     batch.settle(1, outcome);
                     report.refused += 1;

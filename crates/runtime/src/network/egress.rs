@@ -4,6 +4,7 @@
 //! Then a message waits behind at most that many of lower priority.
 
 use crate::config::Scheduler;
+use crate::network::lanes::FlowId;
 use insane_traffic::{Discipline, Packet, PassThrough, Pipeline, PipelineSpec, SpecError, Time};
 use insane_transport::Outgoing;
 use std::time::Duration;
@@ -30,8 +31,8 @@ order = [[1], [2], [3], [4], [5], [6], [7], [8], [9], [10], [11], [12], [13], [1
 /// A message for a flow of the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
-    /// The flow's place at the host, and its number on the path: places are used again.
-    pub(crate) flow: (usize, u32),
+    /// The flow's place at the host, and its number on its path: places are used again.
+    pub(crate) flow: (usize, FlowId),
     pub(crate) next: Outgoing,
 }
 
@@ -117,7 +118,10 @@ mod tests {
     use super::*;
 
     fn item(token: u64, priority: u8) -> Item {
-        Item { flow: (0, 1), next: Outgoing { token, len: 100, priority, ..Outgoing::default() } }
+        Item {
+            flow: (0, FlowId { lane: 0, number: 1 }),
+            next: Outgoing { token, len: 100, priority, ..Outgoing::default() },
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::network::control::Held;
 use crate::network::domain::Note;
 use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched, slot_of};
+use crate::network::lanes::{FlowId, HOME};
 use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
@@ -26,6 +27,9 @@ pub(crate) struct RemoteSink {
     pub(crate) domain: usize,
     pub(crate) announced: wire::Announce,
 }
+
+/// A flow from a host that has ended: its number, its source if it was not accepted, and where it went if it was.
+type EndedFlow = (FlowId, Option<Epoch>, Option<Incoming>);
 
 /// What an answer of the core is for.
 #[derive(Debug)]
@@ -109,9 +113,10 @@ impl Hub {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
             let host = &mut self.hosts[remote.host];
-            if let Some((flow, _)) = host.requested.remove(&epoch) {
-                host.path.refuse(flow, 1);
-            }
+            let asked: Vec<FlowId> =
+                host.requested.iter().filter(|((e, _), _)| *e == epoch).map(|(_, (flow, _))| *flow).collect();
+            host.requested.retain(|(e, _), _| *e != epoch);
+            asked.into_iter().for_each(|flow| host.lanes.refuse(flow, 1));
         }
     }
 
@@ -168,7 +173,7 @@ impl Hub {
         if let Some(pair) = self.domains[domain].pairs.get(pair).and_then(Option::as_ref) {
             tracing::debug!(me = self.own_name, session = %pair.peer, "pair ended");
             let session = pair.peer.0;
-            self.said.retain(|(s, _, _)| *s != session);
+            self.said.retain(|(s, _, _), _| *s != session);
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
         self.watched.retain(|_, w| !matches!(w, Watched::Pair(d, p) if (*d, *p) == (domain, pair)));
@@ -203,12 +208,23 @@ impl Hub {
         }
     }
 
-    /// Takes the events of a path. `frame` is the one that it was just given; returns how many of them lay in it.
+    /// Takes the events of a host's paths. `frame` is the one that one of them was just given; returns how many of them lay in it.
     pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) -> u32 {
-        let (mut used, mut ended) = (0, Vec::new());
-        while let Some(event) = self.hosts[host].path.event() {
+        let (mut used, mut ended) = (0, Vec::<EndedFlow>::new());
+        while let Some((lane, event)) = self.hosts[host].lanes.event() {
+            let id = |number| FlowId { lane, number };
             match event {
-                Event::Connected { .. } => self.connected(host),
+                Event::Connected { .. } if lane == HOME => self.connected(host),
+                Event::Connected { .. } => self.lane_connected(host, lane, now),
+                Event::Lost(_) if lane != HOME => {
+                    // They ended with the connection, not because their host wanted it; their sources will be heard of again.
+                    let (lost, others) = ended.into_iter().partition(|(flow, ..): &EndedFlow| flow.lane == lane);
+                    ended = others;
+                    for (flow, asked, known) in lost {
+                        self.flow_ended(host, flow, asked, known, Some(now));
+                    }
+                    self.lane_lost(host, lane, now);
+                }
                 Event::Lost(reason) => {
                     tracing::warn!(host = self.hosts[host].name, ?reason, "host lost");
                     // They ended with the connection, not because their host wanted it.
@@ -216,54 +232,60 @@ impl Hub {
                     self.lost(host, now);
                 }
                 Event::Requested { domain, open } => {
-                    if (domain, open.channel) == CONTROL {
-                        self.hosts[host].control_in = Some(open.flow);
-                        self.hosts[host].path.accept(open.flow, 0);
+                    let flow = id(open.flow);
+                    if (domain, open.channel) == CONTROL && lane == HOME {
+                        self.hosts[host].control_in = Some(flow);
+                        self.hosts[host].lanes.accept(flow, 0);
                     } else {
-                        self.hosts[host].requested.insert(Epoch(open.epoch), (open.flow, domain));
+                        self.hosts[host].requested.insert((Epoch(open.epoch), lane), (flow, domain));
                         self.try_accept(host, Epoch(open.epoch));
                     }
                 }
                 Event::Ended { flow, .. } => {
-                    let one = &mut self.hosts[host];
+                    let (one, flow) = (&mut self.hosts[host], id(flow));
                     one.control_in = one.control_in.filter(|control| *control != flow);
-                    let asked = one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|(e, _)| *e);
-                    asked.map(|epoch| one.requested.remove(&epoch));
+                    let asked =
+                        one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|((e, _), _)| *e);
+                    asked.map(|epoch| one.requested.remove(&(epoch, lane)));
                     let known = one.incoming.remove(&flow);
                     ended.push((flow, asked, known));
                 }
                 Event::Message { flow, message, lies } => {
-                    used += self.message(host, now, flow, (&message, 0), lies, frame);
+                    used += self.message(host, now, id(flow), (&message, 0), lies, frame);
                 }
                 Event::Bundle { flow, message, count, lies } => {
-                    used += self.message(host, now, flow, (&message, count), lies, frame);
+                    used += self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
-                Event::Accepted { flow } => {
-                    let one = &mut self.hosts[host];
-                    let accepted = one.by_number.get(&flow).and_then(|at| one.flows[*at].as_mut());
-                    accepted.into_iter().for_each(|flow| flow.accepted = true);
-                }
+                Event::Accepted { flow } => self.accepted(host, id(flow), now),
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
                     tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
-                    let gone = self.hosts[host].flow_closed(flow, counts);
+                    let gone = self.hosts[host].flow_closed(id(flow), counts);
                     gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
                 }
                 _ => {}
             }
         }
         for (flow, asked, known) in ended {
-            self.flow_ended(host, flow, asked, known);
+            self.flow_ended(host, flow, asked, known, None);
         }
         used
     }
 
-    /// A flow from a host has ended, accepted or not: with the last one its source is gone.
-    fn flow_ended(&mut self, host: usize, flow: u32, asked: Option<Epoch>, known: Option<Incoming>) {
+    /// A flow from a host has ended, accepted or not: with the last one its source is gone. Unless it was `lost` with its path:
+    /// then the source is waited for, as if its host were.
+    fn flow_ended(
+        &mut self,
+        host: usize,
+        flow: FlowId,
+        asked: Option<Epoch>,
+        known: Option<Incoming>,
+        lost: Option<Duration>,
+    ) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         let remote = match (known, asked) {
             (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
@@ -273,13 +295,24 @@ impl Hub {
         let Some(remote) = remote else { return };
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);
-        tracing::debug!(epoch = %remote.epoch, flow, left = remote.flows, "flow ended");
-        remote.ending |= remote.flows == 0;
+        tracing::debug!(epoch = %remote.epoch, ?flow, left = remote.flows, "flow ended");
+        match lost {
+            Some(now) if remote.flows == 0 => drop(remote.orphaned.get_or_insert(now)),
+            Some(_) => {}
+            None => remote.ending |= remote.flows == 0,
+        }
+        // The one by which its source goes on may have waited for it.
+        let epoch = remote.epoch;
+        self.try_accept(host, epoch);
     }
 
     /// What was sent is its owner's again.
     pub(crate) fn released(&mut self, token: u64, end: End) {
-        let Some(Held::Slot(place)) = self.underway.release(token) else { return };
+        let held = self.underway.release(token);
+        if self.words > 0 {
+            self.word_ended(token);
+        }
+        let Some(Held::Slot(place)) = held else { return };
         let intake = self.domains[place.domain].intakes[place.link].as_mut();
         let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
         let fate = match end {
@@ -324,7 +357,7 @@ impl Hub {
         &mut self,
         host: usize,
         now: Duration,
-        flow: u32,
+        flow: FlowId,
         (message, bundle): (&Message, u16),
         lies: Lies,
         frame: Option<(u64, &[u8])>,
@@ -354,8 +387,8 @@ impl Hub {
             if let Arrived::Bytes(bytes) = arrived {
                 self.heard(host, now, bytes);
             }
-            self.hosts[host].path.advance(flow, message.sequence);
-            self.hosts[host].path.consumed(flow, 1, len);
+            self.hosts[host].lanes.advance(flow, message.sequence);
+            self.hosts[host].lanes.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
             let lifetime = u64::from(message.lifetime_us) * 1000;
             let mut d = Descriptor {
@@ -378,7 +411,7 @@ impl Hub {
                 d.count = bundle;
             }
             if self.domains[domain].deliver(source, d, &arrived) {
-                self.hosts[host].path.consumed(flow, u32::from(bundle.max(1)), len);
+                self.hosts[host].lanes.consumed(flow, u32::from(bundle.max(1)), len);
             }
         } else {
             self.hosts[host].stray += 1;

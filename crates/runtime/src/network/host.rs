@@ -1,10 +1,11 @@
-//! One other host: its path, the flows to and from it, the control flow, and the accounts of its sinks.
+//! One other host: its paths, the flows to and from it, the control flow, and the accounts of its sinks.
 
 use crate::config;
 use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
+use crate::network::lanes::{FlowId, HOME, Lanes};
 use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
@@ -23,8 +24,9 @@ const MOST_QUEUED: usize = 4096;
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
 pub(crate) struct OutFlow {
-    /// Its number on the path.
-    pub(crate) number: u32,
+    /// Its path and its number there.
+    pub(crate) number: FlowId,
+    pub(crate) spec: FlowSpec,
     pub(crate) epoch: Epoch,
     pub(crate) reliable: bool,
     /// The accounts of its sinks.
@@ -39,7 +41,13 @@ pub(crate) struct OutFlow {
     pub(crate) closing: bool,
     /// The path has been told.
     closed: bool,
-    /// The host has accepted it in this connection.
+    /// The flow to which its stream has moved, by its place and number: that one goes on when this one is done.
+    pub(crate) heir: Option<(usize, FlowId)>,
+    /// It is an heir, and the flow before it is not done: what a reliable one is given waits.
+    pub(crate) behind: bool,
+    /// The token of the word by which the other host is told of it, until that has it.
+    pub(crate) word: Option<u64>,
+    /// The other host has accepted it, in this connection of its path.
     pub(crate) accepted: bool,
     /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
     /// go of them, ends here.
@@ -56,20 +64,22 @@ pub(crate) struct Incoming {
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Host {
+    /// Over UDP.
     pub(crate) address: Address,
     pub(crate) name: String,
-    pub(crate) path: Path,
+    pub(crate) lanes: Lanes,
     pub(crate) egress: Egress,
-    control_out: Option<u32>,
+    control_out: Option<FlowId>,
     control_sequence: u64,
     control_waiting: VecDeque<(u64, Outgoing)>,
-    pub(crate) control_in: Option<u32>,
+    pub(crate) control_in: Option<FlowId>,
     pub(crate) flows: Vec<Option<OutFlow>>,
     pub(crate) by_epoch: HashMap<Epoch, usize>,
-    pub(crate) by_number: HashMap<u32, usize>,
-    pub(crate) incoming: HashMap<u32, Incoming>,
-    /// Flows that the host wants to open and of whose sources it has said nothing yet.
-    pub(crate) requested: HashMap<Epoch, (u32, u32)>,
+    pub(crate) by_number: HashMap<FlowId, usize>,
+    pub(crate) incoming: HashMap<FlowId, Incoming>,
+    /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or what came before
+    /// by another path is not at its end. By source and lane, with the domain's number.
+    pub(crate) requested: HashMap<(Epoch, usize), (FlowId, u32)>,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
@@ -85,6 +95,10 @@ pub(crate) struct Host {
     pub(crate) stray: u64,
     pub(crate) lost: u64,
     pub(crate) known: Known,
+    /// How it says that it is reached, not looked at yet.
+    pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
+    /// Streams that moved from one path to another.
+    pub(crate) moves: u64,
 }
 
 /// From where a host is known.
@@ -130,11 +144,17 @@ impl Known {
 }
 
 impl Host {
-    pub(crate) fn new(address: Address, config: Config, egress: Egress, seed: u64, now: Duration) -> Self {
+    pub(crate) fn new(
+        (address, ports): (Address, usize),
+        config: Config,
+        egress: Egress,
+        seed: u64,
+        now: Duration,
+    ) -> Self {
         Self {
             address,
             name: address.to_string(),
-            path: Path::new(config, seed, now),
+            lanes: Lanes::new(ports, address, Path::new(config, seed, now), now),
             egress,
             control_out: None,
             control_sequence: 0,
@@ -155,7 +175,14 @@ impl Host {
             stray: 0,
             lost: 0,
             known: Known::Configured,
+            offers: None,
+            moves: 0,
         }
+    }
+
+    /// Whether the host is there.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lanes.is_up(HOME)
     }
 
     /// Whether nothing is sent to it, and nothing taken from it.
@@ -168,7 +195,7 @@ impl Host {
         self.end_control();
         let gone = self.control_waiting.drain(..).map(|(token, _)| token).collect();
         let spec = FlowSpec { domain: CONTROL.0, epoch: epoch.0, channel: CONTROL.1, reliable: true, first: 1 };
-        self.control_out = Some(self.path.open(spec));
+        self.control_out = Some(self.lanes.open(HOME, spec));
         self.control_sequence = 0;
         gone
     }
@@ -192,35 +219,46 @@ impl Host {
     /// Gives the control flow up.
     pub(crate) fn end_control(&mut self) {
         if let Some(old) = self.control_out.take() {
-            self.path.abandon(old);
+            self.lanes.abandon(old);
         }
     }
 
     /// Says something over the control flow. Without a connection it is not said: everything is said anew with the next.
     pub(crate) fn say(&mut self, body: Body, underway: &mut Underway) {
-        let Some(flow) = self.control_out else { return };
+        let _ = self.say_as(body, underway);
+    }
+
+    /// As [`Self::say`]; says under which token it is under way.
+    pub(crate) fn say_as(&mut self, body: Body, underway: &mut Underway) -> Option<u64> {
+        let flow = self.control_out?;
         let bytes = encode(&ToHost { body: Some(body) });
         self.control_sequence += 1;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let token = underway.add(Held::Bytes(bytes), 1);
         let next = Outgoing { token, len, sequence: self.control_sequence, ..Outgoing::default() };
-        let goes = self.control_waiting.is_empty() && self.path.send(flow, next).is_ok();
+        let goes = self.control_waiting.is_empty() && self.lanes.send(flow, next).is_ok();
         if !goes && self.control_waiting.len() < CONTROL_WAITING {
             self.control_waiting.push_back((token, next));
         }
+        Some(token)
     }
 
     /// Gives the path what it did not take before.
     pub(crate) fn push_waiting(&mut self) {
         while let Some((_, next)) = self.control_waiting.front() {
-            if self.control_out.is_none_or(|flow| self.path.send(flow, *next).is_err()) {
+            if self.control_out.is_none_or(|flow| self.lanes.send(flow, *next).is_err()) {
                 break;
             }
             self.control_waiting.pop_front();
         }
+        // Who does not know of an heir would take the end of the flow before it for that of the source.
+        let mut untold: Vec<FlowId> = Vec::new();
+        if self.flows.iter().flatten().any(|flow| flow.heir.is_some()) {
+            untold.extend(self.flows.iter().flatten().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
+        }
         for flow in self.flows.iter_mut().flatten() {
-            while let Some(next) = flow.backlog.front() {
-                if self.path.send(flow.number, *next).is_err() {
+            while let Some(next) = flow.backlog.front().filter(|_| !flow.behind) {
+                if self.lanes.send(flow.number, *next).is_err() {
                     break;
                 }
                 flow.backlog.pop_front();
@@ -229,20 +267,24 @@ impl Host {
             let is_gone = |a: &usize| self.accounts[*a].as_ref().is_none_or(|a| a.gone);
             let unwanted = !flow.accepted && flow.accounts.iter().all(is_gone);
             if flow.closing && flow.queued == 0 && (!flow.closed || unwanted) {
-                if !self.path.is_connected() || unwanted {
+                if !self.lanes.is_up(flow.number.lane) || unwanted {
                     flow.closed = true;
-                    self.path.abandon(flow.number);
-                } else if flow.backlog.is_empty() {
+                    self.lanes.abandon(flow.number);
+                } else if flow.backlog.is_empty()
+                    && !flow.behind
+                    && flow.heir.is_none_or(|(_, heir)| !untold.contains(&heir))
+                {
                     flow.closed = true;
-                    self.path.close(flow.number);
+                    self.lanes.close(flow.number);
                 }
             }
         }
     }
 
-    /// The flow of a source, opened if there is none.
+    /// The flow of a source, opened over `lane` if there is none.
     pub(crate) fn flow_of(
         &mut self,
+        lane: usize,
         spec: FlowSpec,
         about: insane_wire::host::Source,
         underway: &mut Underway,
@@ -252,9 +294,15 @@ impl Host {
             return *at;
         }
         self.say(Body::Source(about.clone()), underway);
-        let number = self.path.open(spec);
+        self.open_flow(lane, spec, about)
+    }
+
+    /// Opens a flow, from now on its source's.
+    pub(crate) fn open_flow(&mut self, lane: usize, spec: FlowSpec, about: insane_wire::host::Source) -> usize {
+        let (epoch, number) = (Epoch(spec.epoch), self.lanes.open(lane, spec));
         let flow = OutFlow {
             number,
+            spec,
             epoch,
             reliable: spec.reliable,
             accounts: Vec::new(),
@@ -264,6 +312,9 @@ impl Host {
             queued: 0,
             closing: false,
             closed: false,
+            heir: None,
+            behind: false,
+            word: None,
             accepted: false,
             lost: false,
         };
@@ -299,6 +350,7 @@ impl Host {
     pub(crate) fn lose_flows(&mut self) {
         self.settle_all();
         self.note_unsaid();
+        (0..self.flows.len()).for_each(|at| self.fold(at));
         for account in self.accounts.iter_mut().flatten().filter(|a| !a.reliable || a.closing) {
             account.end(Count::Unconfirmed, account.pending());
         }
@@ -306,18 +358,19 @@ impl Host {
             self.flows[at].iter_mut().for_each(|f| f.accepted = false);
             let Some(flow) = self.flows[at].as_mut().filter(|f| !f.reliable || f.closing) else { continue };
             flow.lost = true;
-            self.path.abandon(flow.number);
+            self.lanes.abandon(flow.number);
             self.forget_epoch(at);
         }
     }
 
     /// The path has ended a flow. Returns what is no longer under way.
-    pub(crate) fn flow_closed(&mut self, number: u32, counts: Counts) -> Vec<u64> {
+    pub(crate) fn flow_closed(&mut self, number: FlowId, counts: Counts) -> Vec<u64> {
         let Some(at) = self.by_number.remove(&number) else { return Vec::new() };
         self.settle(at, Some(counts));
         self.forget_epoch(at);
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
+        self.succeed(&flow);
         // The path's counts do not have what it did not take.
         let left = flow.backlog.iter().map(Outgoing::messages).sum();
         for account in &flow.accounts {
@@ -349,7 +402,7 @@ impl Host {
         if self.egress.waiting() == 0 {
             return refused;
         }
-        let counts = self.flows.iter().flatten().filter_map(|f| self.path.counts(f.number));
+        let counts = self.flows.iter().flatten().filter_map(|f| self.lanes.counts(f.number));
         let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
         while room > 0 {
             let Some(item) = self.egress.pull(now) else { break };
@@ -371,7 +424,8 @@ impl Host {
             return Err((Vec::new(), Count::Dropped));
         };
         flow.queued -= 1;
-        let result = if flow.backlog.is_empty() { self.path.send(number, item.next) } else { Err(SendError::Full) };
+        let waits = !flow.backlog.is_empty() || (flow.behind && flow.reliable);
+        let result = if !waits { self.lanes.send(number, item.next) } else { Err(SendError::Full) };
         match result {
             Ok(()) => Ok(()),
             Err(SendError::Full) if flow.reliable => {
@@ -409,7 +463,7 @@ impl Host {
     /// Brings the accounts of a flow's sinks up to date with what the path says of its messages.
     pub(crate) fn settle(&mut self, at: usize, counts: Option<Counts>) {
         let Some(flow) = self.flows[at].as_mut() else { return };
-        let Some(counts) = counts.or_else(|| self.path.counts(flow.number)) else { return };
+        let Some(counts) = counts.or_else(|| self.lanes.counts(flow.number)) else { return };
         let said = [
             (Count::Dropped, counts.lost, flow.seen.lost),
             (Count::SinkFull, counts.dropped, flow.seen.dropped),
@@ -487,7 +541,7 @@ mod tests {
             let counters = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
             Self {
                 now: Duration::ZERO,
-                host: Host::new(address, path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
+                host: Host::new((address, 1), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
                 underway: Underway::default(),
                 peer: Self::runtime(2),
                 cells: Cells::new(counters),
@@ -506,12 +560,22 @@ mod tests {
                 self.now += Duration::from_millis(1);
                 let (mut there, mut here) = (Vec::new(), Vec::new());
                 let mut sources = Sources { underway: &self.underway, domains: &[] };
-                while self.host.path.transmit(self.now, &mut there, &mut sources).is_some() {
-                    self.peer.receive(self.now, &there, 0, &mut Memory { domains: &mut [], incoming: &none });
+                while self.host.lanes.path(HOME).unwrap().transmit(self.now, &mut there, &mut sources).is_some() {
+                    self.peer.receive(
+                        self.now,
+                        &there,
+                        0,
+                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                    );
                     there.clear();
                 }
                 while self.peer.transmit(self.now, &mut here, &mut sources).is_some() {
-                    self.host.path.receive(self.now, &here, 0, &mut Memory { domains: &mut [], incoming: &none });
+                    self.host.lanes.path(HOME).unwrap().receive(
+                        self.now,
+                        &here,
+                        0,
+                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                    );
                     here.clear();
                 }
                 while let Some(event) = self.peer.event() {
@@ -520,13 +584,15 @@ mod tests {
                         self.peer.accept(open.flow, 0);
                     }
                 }
-                while let Some(event) = self.host.path.event() {
+                while let Some((lane, event)) = self.host.lanes.event() {
                     match event {
                         Event::Lost(reason) => {
                             lost.push(reason);
                             self.host.lose_flows();
                         }
-                        Event::Closed { flow, counts } => drop(self.host.flow_closed(flow, counts)),
+                        Event::Closed { flow, counts } => {
+                            drop(self.host.flow_closed(FlowId { lane, number: flow }, counts))
+                        }
                         _ => {}
                     }
                     if let Some(to) = after.filter(|_| !lost.is_empty()) {
@@ -540,7 +606,7 @@ mod tests {
         /// A flow with one sink; their places.
         fn open(&mut self) -> (usize, usize) {
             let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable: false, first: 1 };
-            let flow = self.host.flow_of(spec, insane_wire::host::Source::default(), &mut self.underway);
+            let flow = self.host.flow_of(HOME, spec, insane_wire::host::Source::default(), &mut self.underway);
             let cell = self.cells.start(EPOCH, SINK).unwrap();
             let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), false, cell));
             self.host.flows[flow].as_mut().unwrap().accounts.push(account);
@@ -572,7 +638,7 @@ mod tests {
         // session has not let go of the sink.
         rig.peer = Rig::runtime(3);
         assert_eq!(rig.talk(Some(old)), (0, vec![LostReason::Restarted]));
-        assert!(rig.host.path.is_connected());
+        assert!(rig.host.is_connected());
         assert_eq!(rig.give(old), Some(Count::Unconfirmed));
         assert_eq!(rig.account(old.1).pending(), 0);
         // The next of the same source is another, also when the old one is let go of after it was opened.

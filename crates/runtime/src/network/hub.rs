@@ -2,20 +2,24 @@
 //! or for another host.
 
 use crate::config;
+use crate::config::Kind;
 use crate::network::control::{Sources, Underway};
 use crate::network::directory::{Change, Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, Incoming, path_config};
+use crate::network::lanes::{FlowId, HOME};
+use crate::network::ports::Port;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
-use insane_datapath::batch::{self, Outcome, Peeked, Place, RxBatch, TxBatch};
-use insane_datapath::memory::Slot;
-use insane_datapath::{Address, Armed, Datapath};
+use crate::policy;
+use insane_datapath::batch::{self, Outcome, Peeked, Place};
+use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::wait::SleepKinds;
 use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
+use insane_wire::qos::EffectiveQos;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
@@ -24,17 +28,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const BELL: u64 = 0;
-const DATAPATH: u64 = 1;
-const FIRST: u64 = 2;
-
-/// Slots to receive into.
-const RECEIVE_SLOTS: u64 = 64;
+/// The first port's; those of the others follow.
+const PORT: u64 = 1;
+const FIRST: u64 = 64;
 
 /// Frames that one transmit is given.
 const TRANSMIT_FRAMES: usize = 256;
 
 /// How often, while it is busy, the thread looks for what would have woken it.
 const GLANCE: Duration = Duration::from_micros(200);
+
+/// How often it looks whether sinks whose turn has not come can have it.
+const LATER: Duration = Duration::from_millis(5);
 
 /// How often what is not urgent is done: accounts, reports, directory.
 const CHORES: Duration = Duration::from_millis(1);
@@ -72,12 +77,15 @@ pub(crate) struct Hub {
     pub(crate) settings: config::Network,
     pub(crate) own_name: String,
     pub(crate) run: u128,
-    pub(crate) datapath: Box<dyn Datapath>,
-    rx: RxBatch,
-    tx: TxBatch<'static>,
+    /// The datapaths; the first is kernel UDP.
+    pub(crate) ports: Vec<Port>,
+    /// Datapaths that the configuration names and that could not be opened, and why.
+    pub(crate) absent: Vec<(Kind, String)>,
+    pub(crate) table: policy::Table,
     next_frame: u64,
     pub(crate) hosts: Vec<Host>,
-    pub(crate) by_address: HashMap<Address, usize>,
+    /// Hosts by port and address there.
+    pub(crate) by_address: HashMap<(usize, Address), usize>,
     pub(crate) domains: Vec<Domain>,
     pub(crate) directory: Box<dyn Directory>,
     pub(crate) sinks: HashMap<SinkId, RemoteSink>,
@@ -86,7 +94,10 @@ pub(crate) struct Hub {
     /// Sinks whose turn has not come.
     pub(crate) later: Vec<Change>,
     pub(crate) underway: Underway,
-    pub(crate) said: HashSet<(u128, String, usize)>,
+    /// Flows of which another host is being told.
+    pub(crate) words: usize,
+    /// What sessions were told that their streams get towards hosts.
+    pub(crate) said: HashMap<(u128, String, usize), EffectiveQos>,
     pub(crate) ends: Ends,
     pub(crate) epoll: OwnedFd,
     pub(crate) watched: HashMap<u64, Watched>,
@@ -110,35 +121,40 @@ impl Hub {
     pub(crate) fn new(
         settings: config::Network,
         (own_name, run): (String, u128),
-        mut datapath: Box<dyn Datapath>,
+        (mut ports, absent): (Vec<Port>, Vec<(Kind, String)>),
         domains: Vec<Domain>,
         ends: Ends,
     ) -> Result<Self, NetworkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd, data| epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN);
         watch(ends.bell.0.as_fd(), BELL)?;
-        if let Some(fd) = datapath.wake_handle() {
-            watch(fd, DATAPATH)?;
+        for (port, data) in ports.iter().zip(PORT..FIRST) {
+            if let Some(fd) = port.datapath.wake_handle() {
+                watch(fd, data)?;
+            }
         }
-        let can = datapath.capabilities();
+        let table = policy::Table::new(&settings.policy)?;
+        let count = ports.len();
+        let home = &mut ports[HOME].datapath;
+        let can = home.capabilities();
         let mut hosts = Vec::new();
         let mut by_address = HashMap::new();
         for (at, peer) in settings.peers.iter().enumerate() {
             let address = Address::Ip(*peer);
-            let config = path_config(&settings, run, datapath.frame_limit(address), can.detects_changes);
+            let config = path_config(&settings, run, home.frame_limit(address), can.detects_changes);
             let seed = insane_wire::id::SessionId::random().0 as u64;
-            hosts.push(Host::new(address, config, Egress::new(settings.scheduler)?, seed, Duration::ZERO));
-            by_address.insert(address, at);
+            let egress = Egress::new(settings.scheduler)?;
+            hosts.push(Host::new((address, count), config, egress, seed, Duration::ZERO));
+            by_address.insert((HOME, address), at);
         }
         let directory = Told::new(hosts.len(), Duration::from_millis(settings.patience_ms));
-        let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, can.slot_bytes)).collect();
         Ok(Self {
             settings,
             own_name,
             run,
-            datapath,
-            rx: RxBatch { free, ..RxBatch::default() },
-            tx: TxBatch::default(),
+            ports,
+            absent,
+            table,
             next_frame: 0,
             hosts,
             by_address,
@@ -149,7 +165,8 @@ impl Hub {
             next_request: 1,
             later: Vec::new(),
             underway: Underway::default(),
-            said: HashSet::new(),
+            words: 0,
+            said: HashMap::new(),
             ends,
             epoll,
             watched: HashMap::new(),
@@ -223,12 +240,12 @@ impl Hub {
             for (source, messages, bytes) in gone.drain(..) {
                 let remote = domain.remotes[source].as_ref();
                 if let Some((host, flow)) = remote.and_then(|r| Some((r.host, r.flow?))) {
-                    self.hosts[host].path.consumed(flow, messages, bytes);
+                    self.hosts[host].lanes.consumed(flow, messages, bytes);
                 }
             }
             for remote in domain.remotes.iter().flatten().filter(|r| r.reliable) {
                 if let Some(flow) = remote.flow {
-                    self.hosts[remote.host].path.advance(flow, remote.cursor);
+                    self.hosts[remote.host].lanes.advance(flow, remote.cursor);
                 }
             }
         }
@@ -241,7 +258,10 @@ impl Hub {
 
     fn chores(&mut self, now: Duration) {
         for host in 0..self.hosts.len() {
-            if !self.hosts[host].egress.is_fifo() && !self.hosts[host].path.is_connected() {
+            if let Some(reach) = self.hosts[host].offers.take() {
+                self.offered(host, &reach, now);
+            }
+            if !self.hosts[host].egress.is_fifo() && !self.hosts[host].is_connected() {
                 let gone = self.hosts[host].drain_closing(now);
                 gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
             }
@@ -267,42 +287,53 @@ impl Hub {
         }
     }
 
-    /// Receives what is there, a bounded number of pieces.
+    /// Receives what is there, a bounded number of pieces from each datapath.
     fn receive(&mut self, now: Duration) -> bool {
-        let (hosts, domains) = (&mut self.hosts, &mut self.domains);
-        let mut placer = Placer { hosts, domains, by_address: &self.by_address, now, landings: Vec::new() };
-        let report = self.datapath.receive(&mut self.rx, Some(&mut placer));
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            busy |= self.receive_by(port, now);
+        }
+        busy
+    }
+
+    fn receive_by(&mut self, port: usize, now: Duration) -> bool {
+        let Self { hosts, domains, ports, by_address, .. } = self;
+        let Port { datapath, rx, .. } = &mut ports[port];
+        let mut placer = Placer { hosts, domains, by_address, port, now, landings: Vec::new() };
+        let report = datapath.receive(rx, Some(&mut placer));
         let landings = placer.landings;
-        for landed in std::mem::take(&mut self.rx.landed) {
+        for landed in std::mem::take(&mut rx.landed) {
             let Some((host, landing)) = usize::try_from(landed.token).ok().and_then(|at| landings.get(at)) else {
                 continue;
             };
             let strays = {
-                let heads = &self.rx.heads[landed.heads.clone()];
-                let Host { path, incoming, .. } = &mut self.hosts[*host];
-                let mut store = Memory { domains: &mut self.domains, incoming };
+                let heads = &self.ports[port].rx.heads[landed.heads.clone()];
+                let Host { lanes, incoming, .. } = &mut self.hosts[*host];
+                let mut store = Memory { domains: &mut self.domains, incoming, lane: port };
+                let Some(path) = lanes.path(port) else { continue };
                 path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
             };
             for stray in strays {
-                self.frame(now, *host, &stray);
+                self.frame(now, (*host, port), &stray);
             }
             self.events(*host, now, None);
         }
-        for taken in std::mem::take(&mut self.rx.taken) {
-            match self.by_address.get(&taken.from).copied() {
-                Some(host) => taken.frames().for_each(|frame| self.frame(now, host, frame)),
+        for taken in std::mem::take(&mut self.ports[port].rx.taken) {
+            match self.by_address.get(&(port, taken.from)).copied() {
+                Some(host) => taken.frames().for_each(|frame| self.frame(now, (host, port), frame)),
                 None => self.unknown += taken.frames().count() as u64,
             }
-            self.rx.free.push(taken.slot);
+            self.ports[port].rx.free.push(taken.slot);
         }
         report.frames > 0
     }
 
-    fn frame(&mut self, now: Duration, host: usize, frame: &[u8]) {
+    fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8]) {
         let token = self.next_frame;
         self.next_frame += 1;
-        let Host { path, incoming, .. } = &mut self.hosts[host];
-        let mut store = Memory { domains: &mut self.domains, incoming };
+        let Host { lanes, incoming, .. } = &mut self.hosts[host];
+        let mut store = Memory { domains: &mut self.domains, incoming, lane };
+        let Some(path) = lanes.path(lane) else { return };
         let receipt = path.receive(now, frame, token, &mut store);
         let used = self.events(host, now, Some((token, frame)));
         if receipt.kept > used {
@@ -311,40 +342,52 @@ impl Hub {
         }
     }
 
-    /// Builds frames and sends them, until there are none or the datapath is busy.
+    /// Builds frames and sends them, until there are none or the datapaths are busy.
     fn transmit(&mut self, now: Duration) -> bool {
         let mut busy = false;
+        for port in 0..self.ports.len() {
+            busy |= self.transmit_by(port, now);
+        }
+        for host in 0..self.hosts.len() {
+            self.events(host, now, None);
+        }
+        busy
+    }
+
+    fn transmit_by(&mut self, port: usize, now: Duration) -> bool {
+        let mut busy = false;
         for _ in 0..8 {
-            if self.tx.is_done() {
-                self.tx.clear();
+            if self.ports[port].tx.is_done() {
+                self.ports[port].tx.clear();
                 self.pump(now);
+                let tx = &mut self.ports[port].tx;
                 for host in self.hosts.iter_mut().filter(|h| !h.is_dormant()) {
-                    let most = self.tx.frames().len() + TRANSMIT_FRAMES;
-                    while self.tx.frames().len() < most {
-                        let first = self.tx.buffer().len();
+                    let Some(to) = host.lanes.get(port).map(|lane| lane.address) else { continue };
+                    let Some(path) = host.lanes.path(port) else { continue };
+                    let most = tx.frames().len() + TRANSMIT_FRAMES;
+                    while tx.frames().len() < most {
+                        let first = tx.buffer().len();
                         let mut sources = Sources { underway: &self.underway, domains: &self.domains };
-                        let Some(built) = host.path.transmit(now, self.tx.buffer(), &mut sources) else { break };
-                        self.tx.commit(host.address, first, None, 0);
+                        let Some(built) = path.transmit(now, tx.buffer(), &mut sources) else { break };
+                        tx.commit(to, first, None, 0);
                         if built.may_pad {
-                            self.tx.allow_padding();
+                            tx.allow_padding();
                         }
                     }
                 }
             }
-            if self.tx.frames().is_empty() {
+            let Port { datapath, tx, .. } = &mut self.ports[port];
+            if tx.frames().is_empty() {
                 break;
             }
             busy = true;
-            let report = self.datapath.transmit(&mut self.tx);
+            let report = datapath.transmit(tx);
             if report.refused > 0 {
-                self.note_refused();
+                self.note_refused(port, now);
             }
-            if !self.tx.is_done() {
+            if !self.ports[port].tx.is_done() {
                 break;
             }
-        }
-        for host in 0..self.hosts.len() {
-            self.events(host, now, None);
         }
         busy
     }
@@ -357,13 +400,25 @@ impl Hub {
         }
     }
 
-    fn note_refused(&mut self) {
+    fn note_refused(&mut self, port: usize, now: Duration) {
+        let Port { datapath, tx, .. } = &mut self.ports[port];
         let too_large: HashSet<Address> =
-            self.tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
+            tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
         for address in too_large {
-            if let Some(host) = self.by_address.get(&address) {
-                let limit = self.datapath.frame_limit(address);
-                self.hosts[*host].path.set_frame_limit(limit);
+            let host = self.by_address.get(&(port, address));
+            if let Some(path) = host.and_then(|host| self.hosts[*host].lanes.path(port)) {
+                path.set_frame_limit(datapath.frame_limit(address));
+            }
+        }
+        // An interface that is down, a neighbour that does not answer: streams that have another way need not wait until the
+        // silence is long enough. The home is the last way, and a host is not lost for a hiccup.
+        if port != HOME {
+            let out_of_reach = tx.frames().iter().filter(|f| f.outcome == Outcome::Unreachable).map(|f| f.to);
+            for address in out_of_reach.collect::<HashSet<Address>>() {
+                let host = self.by_address.get(&(port, address));
+                host.and_then(|host| self.hosts[*host].lanes.path(port))
+                    .into_iter()
+                    .for_each(|path| path.disconnect(now));
             }
         }
     }
@@ -372,7 +427,11 @@ impl Hub {
     fn sleep(&mut self, now: Duration) {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
-        self.hosts.iter_mut().filter(|h| !h.is_dormant()).filter_map(|h| h.path.timeout()).for_each(&mut until);
+        let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
+        lanes.filter_map(Path::timeout).for_each(&mut until);
+        if !self.later.is_empty() {
+            until(now + LATER);
+        }
         self.directory_at.into_iter().for_each(&mut until);
         if self.chores_due {
             until(self.chores_at);
@@ -385,13 +444,16 @@ impl Hub {
         if self.hosts.iter().any(Host::is_awaited) {
             until(now + AWAITING.1);
         }
-        if !self.tx.is_done() {
+        if self.ports.iter().any(|port| !port.tx.is_done()) {
             until(now + Duration::from_micros(100));
         }
         if timeout.is_zero() {
             return;
         }
-        let mut ready = self.datapath.arm() == Armed::Ready;
+        let mut ready = false;
+        for port in &mut self.ports {
+            ready |= port.datapath.arm() == Armed::Ready;
+        }
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if intake.broken.is_none() && !intake.gone && !intake.held {
                 intake.consumer.settle();
@@ -425,7 +487,7 @@ impl Hub {
                     self.ends.bell.clear();
                     self.take_orders();
                 }
-                DATAPATH => {}
+                PORT..FIRST => {}
                 data => {
                     any = true;
                     self.woken(data);
@@ -451,21 +513,19 @@ impl Hub {
 
     /// The last words to the other hosts.
     fn farewell(&mut self) {
-        self.hosts.iter_mut().for_each(|h| h.path.goodbye());
+        self.hosts.iter_mut().flat_map(|h| h.lanes.paths()).for_each(Path::goodbye);
         let now = self.now();
         self.transmit(now);
-        self.datapath.close();
-    }
-
-    pub(crate) fn datapath_stats(&self) -> insane_datapath::Stats {
-        self.datapath.stats()
+        self.ports.iter_mut().for_each(|port| port.datapath.close());
     }
 }
 
 /// The domains' memory for a path. A slot is named by its domain, segment and place.
 pub(crate) struct Memory<'a> {
     pub(crate) domains: &'a mut [Domain],
-    pub(crate) incoming: &'a HashMap<u32, Incoming>,
+    pub(crate) incoming: &'a HashMap<FlowId, Incoming>,
+    /// Whose flows' numbers are meant.
+    pub(crate) lane: usize,
 }
 
 /// A slot's name.
@@ -480,7 +540,7 @@ pub(crate) fn slot_of(name: u64) -> (usize, SlotId) {
 
 impl Store for Memory<'_> {
     fn reserve(&mut self, flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
-        let domain = self.incoming.get(&flow)?.domain;
+        let domain = self.incoming.get(&FlowId { lane: self.lane, number: flow })?.domain;
         let slot = self.domains.get_mut(domain)?.take_slot(bytes)?;
         Some(name_of(domain, slot))
     }
@@ -503,21 +563,22 @@ impl Store for Memory<'_> {
 struct Placer<'a> {
     hosts: &'a mut [Host],
     domains: &'a mut [Domain],
-    by_address: &'a HashMap<Address, usize>,
+    by_address: &'a HashMap<(usize, Address), usize>,
+    port: usize,
     now: Duration,
     landings: Vec<(usize, insane_transport::Landing)>,
 }
 
 impl Place for Placer<'_> {
     fn expects(&self) -> bool {
-        self.hosts.iter().any(|h| Path::expects_fragments(&h.path))
+        self.hosts.iter().any(|h| h.lanes.get(self.port).is_some_and(|lane| lane.path.expects_fragments()))
     }
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
-        let at = *self.by_address.get(&peeked.from)?;
-        let Host { path, incoming, .. } = &mut self.hosts[at];
-        let mut store = Memory { domains: self.domains, incoming };
-        let landing = path.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
+        let at = *self.by_address.get(&(self.port, peeked.from))?;
+        let Host { lanes, incoming, .. } = &mut self.hosts[at];
+        let mut store = Memory { domains: self.domains, incoming, lane: self.port };
+        let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
         // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
         // may be strays, whose bytes are still to be taken from there.
         let end = |l: &insane_transport::Landing| l.at + l.bytes;

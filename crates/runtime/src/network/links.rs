@@ -3,6 +3,8 @@
 use crate::network::control::{Held, Place, inside};
 use crate::network::events::{clock_ns, give_back, realtime_ahead};
 use crate::network::hub::Hub;
+use crate::network::lanes::HOME;
+use crate::network::ports::Port;
 use insane_shm::counters::Count;
 use insane_shm::link::{
     Broken, Delivery, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate,
@@ -181,13 +183,14 @@ impl Hub {
         let mut full = false;
         for route in routes {
             let host = &self.hosts[route.host];
-            let flow =
-                host.flows[route.flow].as_ref().filter(|_| Some(route.host) == first && host.path.is_connected());
+            let flow = host.flows[route.flow]
+                .as_ref()
+                .filter(|f| Some(route.host) == first && host.lanes.is_up(f.number.lane));
             let Some(flow) = flow else {
                 full = false;
                 break;
             };
-            let counts = host.path.counts(flow.number).unwrap_or_default();
+            let counts = host.lanes.counts(flow.number).unwrap_or_default();
             full |= counts.waiting + (flow.queued + flow.backlog.len()) as u64 >= ENOUGH;
         }
         intake.held = full;
@@ -316,10 +319,20 @@ impl Hub {
             .hosts
             .iter()
             .map(|h| {
-                let s = h.path.stats();
+                let s = h.lanes.get(HOME).map(|lane| lane.path.stats()).unwrap_or_default();
+                let flows = |port| h.flows.iter().flatten().filter(|f| f.number.lane == port).count();
+                let paths: Vec<Value> = h.lanes.all().map(|(port, lane)| {
+                    let s = lane.path.stats();
+                    json!({
+                        "datapath": self.ports[port].kind.name(), "address": lane.address.to_string(),
+                        "connected": lane.path.is_connected(), "flows_out": flows(port), "rtt_us": s.rtt_us,
+                        "sent_frames": s.sent_frames, "received_frames": s.received_frames, "lost_frames": s.lost_frames,
+                        "connections": s.connections,
+                    })
+                }).collect();
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
                 json!({
-                    "address": h.address.to_string(), "name": h.name, "connected": h.path.is_connected(),
+                    "address": h.address.to_string(), "name": h.name, "connected": h.is_connected(), "paths": paths, "moves": h.moves,
                     "known": h.known.word(),
                     "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,
@@ -330,14 +343,17 @@ impl Hub {
                 })
             })
             .collect();
-        let d = self.datapath_stats();
+        let stats = |port: &Port| {
+            let d = port.datapath.stats();
+            json!({
+                "name": port.kind.name(), "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
+                "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy,
+            })
+        };
         json!({
             "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
             "unknown_senders": self.unknown, "refused": self.refusals, "last_refusal": self.last_refusal,
-            "datapath": {
-                "name": "udp", "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
-                "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy,
-            },
+            "datapath": self.ports.first().map(stats), "ports": self.ports.iter().map(stats).collect::<Vec<_>>(),
         })
     }
 }

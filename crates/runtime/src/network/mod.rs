@@ -3,13 +3,16 @@
 //! Purpose: one thread that carries what local sources emit to the hosts that have sinks, and what arrives to the local sinks.
 //! On the shared-memory side it is a session like any other, one per domain: the core matches the sinks and sources of other
 //! hosts with those of this one, and the thread speaks the peers' protocol with the sessions (`insane_wire::peer`). Towards other
-//! hosts it is an `insane_transport::Path` each, over one datapath. Non-purpose: what is matched with what is the core's;
+//! hosts it is an `insane_transport::Path` each and datapath: kernel UDP, over which they find and hear each other, and what both
+//! have beside it. Non-purpose: what is matched with what is the core's;
 //! what is sent again and when is the path's.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `hub` | the thread: its loop, its timers, its sleep |
-//! | `host` | one other host: its path, the flows to and from it |
+//! | `ports` | the datapaths: opened, or absent for a reason |
+//! | `host` | one other host: its paths, the flows to and from it |
+//! | `lanes`, `moves` | the paths to a host; which stream takes which, and how it moves |
 //! | `domain` | one domain: pairs with sessions, segments, counters |
 //! | `intake` | links from local sources: what is under way to other hosts |
 //! | `egress` | what goes first |
@@ -29,8 +32,11 @@ mod events;
 mod host;
 mod hub;
 mod intake;
+mod lanes;
 mod links;
+mod moves;
 mod outlet;
+mod ports;
 mod roster;
 mod words;
 
@@ -75,8 +81,8 @@ pub(crate) enum FromNetwork {
     Request(Conn, ToRuntime),
     /// What a session's stream gets towards a host.
     Effective(SessionId, String, EffectiveQos),
-    /// A host of this name refuses a sink of this one.
-    Refused(SinkId, String),
+    /// A host of this name refuses a sink of this one, for these reasons.
+    Refused(SinkId, String, Vec<String>),
 }
 
 /// The network side could not start.
@@ -88,6 +94,9 @@ pub enum NetworkError {
     /// Memory or descriptors.
     #[error(transparent)]
     Memory(#[from] insane_shm::ShmError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// The scheduler.
     #[error("network.scheduler: {0}")]
     Scheduler(#[from] insane_traffic::SpecError),
@@ -144,23 +153,21 @@ pub(crate) struct Network {
     domains: Vec<(Conn, insane_shm::counters::Counters)>,
     thread: Option<JoinHandle<()>>,
     discovery: Option<discovery::Discovery>,
+    states: Vec<ports::State>,
 }
 
 impl Network {
-    /// Opens the datapath, adds the network's sessions to the core and starts the thread. `None` without a `[network]` section.
+    /// Opens the datapaths, adds the network's sessions to the core and starts the thread. `None` without a `[network]` section.
     pub(crate) fn start(
         config: &Config,
         core: &mut Core,
         host: &str,
         next: &mut Conn,
-        over: impl FnOnce(insane_datapath_udp::UdpDatapath) -> Box<dyn insane_datapath::Datapath>,
+        over: &mut ports::Over<'_>,
     ) -> Result<Option<Self>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let mut udp = insane_datapath_udp::UdpConfig::new(settings.listen);
-        udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
-        let mut datapath = insane_datapath_udp::UdpDatapath::new(udp);
-        insane_datapath::Datapath::open(&mut datapath)?;
-        datapath.notes().iter().for_each(|note| tracing::warn!(note, "network"));
+        let (open, states) = ports::open(&settings, over)?;
+        let absent = states.iter().filter_map(|s| Some((s.kind, s.is.as_ref().err()?.clone()))).collect();
         let credentials = Credentials {
             pid: std::process::id(),
             uid: rustix::process::getuid().as_raw(),
@@ -182,10 +189,21 @@ impl Network {
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
-        let hub = hub::Hub::new(settings, (host.to_owned(), run), over(datapath), domains, ends)?;
+        let hub = hub::Hub::new(settings, (host.to_owned(), run), (open, absent), domains, ends)?;
         let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
         let thread = Some(thread);
-        Ok(Some(Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery }))
+        Ok(Some(Self {
+            to,
+            to_bell,
+            from,
+            from_bell,
+            report,
+            credentials,
+            domains: counters,
+            thread,
+            discovery,
+            states,
+        }))
     }
 
     /// Readable when [`Self::serve`] has something to do.
@@ -228,7 +246,7 @@ impl Network {
                 }
                 FromNetwork::Request(conn, message) => core.request(conn, self.credentials, message, |_| true),
                 FromNetwork::Effective(session, stream, effective) => core.effective(session, &stream, effective),
-                FromNetwork::Refused(sink, host) => core.refused(sink, &host),
+                FromNetwork::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
             });
         }
         actions
@@ -263,10 +281,18 @@ impl Network {
     /// What the network has to say in a status report.
     pub(crate) fn report(&self) -> serde_json::Value {
         let mut report = self.report.lock().map(|r| r.clone()).unwrap_or_default();
+        if let Some(report) = report.as_object_mut() {
+            report.insert("datapaths".into(), self.states.iter().map(ports::State::report).collect());
+        }
         if let (Some(report), Some(discovery)) = (report.as_object_mut(), &self.discovery) {
             report.insert("directory".into(), discovery.report());
         }
         report
+    }
+
+    /// What became of the datapaths that the configuration names.
+    pub(crate) fn datapaths(&self) -> &[ports::State] {
+        &self.states
     }
 
     /// The counters of one of the network's sessions.

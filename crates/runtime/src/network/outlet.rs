@@ -1,6 +1,7 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
 use crate::network::domain::Domain;
+use crate::network::lanes::FlowId;
 use insane_shm::counters::{Count, Counters};
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
@@ -106,8 +107,8 @@ pub(crate) struct Remote {
     pub(crate) flows: u32,
     /// Since when its host is lost.
     pub(crate) orphaned: Option<std::time::Duration>,
-    /// The flow on the host's path.
-    pub(crate) flow: Option<u32>,
+    /// The flow on one of the host's paths.
+    pub(crate) flow: Option<FlowId>,
     /// The number of the last message that was handed on, and of the last that all sinks have.
     pub(crate) last: u64,
     pub(crate) cursor: u64,

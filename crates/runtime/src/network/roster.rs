@@ -6,6 +6,7 @@ use crate::network::discovery::MAX_HOSTS;
 use crate::network::egress::Egress;
 use crate::network::host::{Host, Known, path_config};
 use crate::network::hub::Hub;
+use crate::network::lanes::HOME;
 use insane_datapath::Address;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Hub {
             Some(at) if self.hosts[at].known == Known::Configured => {}
             Some(at) => {
                 self.hosts[at].known = Known::Found;
-                self.by_address.insert(address, at);
+                self.by_address.insert((HOME, address), at);
             }
             None => {
                 let found = self.hosts.iter().filter(|h| h.known != Known::Configured).count();
@@ -47,20 +48,21 @@ impl Hub {
     }
 
     fn add(&mut self, at: usize, address: Address) -> Result<(), insane_traffic::SpecError> {
-        let can = self.datapath.capabilities();
-        let config = path_config(&self.settings, self.run, self.datapath.frame_limit(address), can.detects_changes);
+        let home = &mut self.ports[HOME].datapath;
+        let can = home.capabilities();
+        let config = path_config(&self.settings, self.run, home.frame_limit(address), can.detects_changes);
         let seed = insane_wire::id::SessionId::random().0 as u64;
         let egress = Egress::new(self.settings.scheduler)?;
-        let mut host = Host::new(address, config, egress, seed, self.now());
+        let mut host = Host::new((address, self.ports.len()), config, egress, seed, self.now());
         host.known = Known::Found;
         if at < self.hosts.len() {
-            self.said.retain(|(_, _, host)| *host != at);
+            self.said.retain(|(_, _, host), _| *host != at);
             self.hosts[at] = host;
         } else {
             self.hosts.push(host);
             self.directory.host_added();
         }
-        self.by_address.insert(address, at);
+        self.by_address.insert((HOME, address), at);
         Ok(())
     }
 
@@ -69,7 +71,7 @@ impl Hub {
         let patience = Duration::from_millis(self.settings.patience_ms).max(CALLED);
         for at in 0..self.hosts.len() {
             let Known::Gone(silent) = self.hosts[at].known else { continue };
-            if self.hosts[at].path.is_connected() {
+            if self.hosts[at].is_connected() {
                 self.hosts[at].known = Known::Gone(None);
                 continue;
             }
@@ -81,7 +83,9 @@ impl Hub {
             let host = &mut self.hosts[at];
             host.known = Known::Dormant;
             tracing::info!(host = host.name, address = %host.address, "host gone");
-            self.by_address.remove(&host.address);
+            // Its lanes beside the home come back with its next hello.
+            self.by_address.retain(|_, place| *place != at);
+            (HOME + 1..self.ports.len()).for_each(|lane| drop(host.lanes.remove(lane)));
             for token in host.forget_control() {
                 self.underway.release(token);
             }

@@ -8,6 +8,7 @@ use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
 use crate::network::intake::{Route, Sink};
+use crate::network::lanes::{FlowId, HOME};
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
 use insane_transport::FlowSpec;
@@ -24,12 +25,20 @@ const MAX_REMOTES: usize = 4096;
 /// The most sinks that are waited for before a flow is accepted; they fit one control message.
 const MAX_EXPECTED: usize = 1024;
 
+/// The most datapaths of one host that are looked at.
+const MAX_REACH: usize = 32;
+
+/// The most reasons for a refusal that are passed on, and the most characters of one.
+const MAX_REASONS: usize = 8;
+const MAX_REASON: usize = 512;
+
 /// The most pairs of a local source and a sink of one host.
 const MAX_READY: usize = 1 << 20;
 
 impl Hub {
     /// The connection to a host stands: everything is said anew.
     pub(crate) fn connected(&mut self, host: usize) {
+        let reach = self.reach();
         let one = &mut self.hosts[host];
         let gone = one.begin_control(Epoch::random());
         gone.into_iter().for_each(|token| drop(self.underway.release(token)));
@@ -37,8 +46,9 @@ impl Hub {
             protocol: HOST_PROTOCOL,
             host: self.own_name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            datapaths: vec!["udp".into()],
+            datapaths: self.ports.iter().map(|port| port.kind.name().into()).collect(),
             run: self.run.to_le_bytes().to_vec(),
+            reach,
         };
         one.say(Body::Hello(hello), &mut self.underway);
         let sources: Vec<_> =
@@ -73,6 +83,7 @@ impl Hub {
         one.ready.clear();
         one.refused.clear();
         one.lose_flows();
+        one.lanes.begin_anew(now);
         self.directory.lost(host, now);
         self.serve_directory();
     }
@@ -92,6 +103,7 @@ impl Hub {
                     one.began_anew();
                     self.end_old_sources(host);
                 }
+                self.hosts[host].offers = Some(hello.reach.iter().take(MAX_REACH).cloned().collect());
                 self.directory.heard(host, &body, now);
             }
             Body::Announce(announced) => {
@@ -113,7 +125,7 @@ impl Hub {
             Body::Report(report) => self.hosts[host].reported(report),
             Body::Refused(refused) => {
                 if let Some(sink) = SinkId::from_bytes(&refused.sink) {
-                    self.refused(host, sink);
+                    self.refused(host, sink, &refused.reasons);
                 }
             }
             _ => self.directory.heard(host, &body, now),
@@ -144,6 +156,12 @@ impl Hub {
         let domain = &mut self.domains[at];
         let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
         if let Some(remote) = known {
+            // The sender has lost that path, and this end need not find it out by itself.
+            let lane =
+                remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
+            if let Some(path) = lane.and_then(|lane| self.hosts[host].lanes.path(lane)) {
+                path.disconnect(now);
+            }
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
@@ -152,7 +170,7 @@ impl Hub {
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
-                self.hosts[host].postponed.push(about.clone());
+                self.hosts[host].postponed.push(wire::Source { gone: false, ..about.clone() });
             }
             return;
         }
@@ -172,23 +190,32 @@ impl Hub {
 
     /// Accepts a flow once its source is known and a sink is attached.
     pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
-        let Some((flow, number)) = self.hosts[host].requested.get(&epoch).copied() else { return };
+        let asked = (0..self.ports.len()).filter_map(|lane| self.hosts[host].requested.get(&(epoch, lane)).copied());
+        let asked: Vec<(FlowId, u32)> = asked.collect();
+        let Some((_, number)) = asked.first().copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
-            self.hosts[host].requested.remove(&epoch);
-            return self.hosts[host].path.refuse(flow, 2);
+            for (flow, _) in asked {
+                self.hosts[host].requested.remove(&(epoch, flow.lane));
+                self.hosts[host].lanes.refuse(flow, 2);
+            }
+            return;
         };
         let source = self.domains[at].remotes.iter().position(|r| {
             let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
             r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
         });
         let Some(source) = source else { return };
+        // What comes by another path is before it.
+        let before = self.domains[at].remotes[source].as_ref().and_then(|r| r.flow);
+        let next = asked.into_iter().find(|(flow, _)| before.is_none_or(|before| before.lane == flow.lane));
+        let Some((flow, _)) = next else { return };
         let one = &mut self.hosts[host];
-        tracing::debug!(host = one.name, %epoch, flow, "flow accepted");
-        one.requested.remove(&epoch);
+        tracing::debug!(host = one.name, %epoch, ?flow, "flow accepted");
+        one.requested.remove(&(epoch, flow.lane));
         one.incoming.insert(flow, Incoming { domain: at, source });
         if let Some(remote) = self.domains[at].remotes[source].as_mut() {
             (remote.flow, remote.orphaned) = (Some(flow), None);
-            one.path.accept(flow, if remote.reliable { remote.cursor } else { 0 });
+            one.lanes.accept(flow, if remote.reliable { remote.cursor } else { 0 });
         }
     }
 
@@ -228,16 +255,18 @@ impl Hub {
         entry.open = true;
         self.domains[at].attach(link, source, sink, cell);
         let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
-        let effective = policy::network(qos, &self.hosts[host].name);
+        let effective = self.choose(host, qos).effective;
         self.tell_effective(at, link, host, effective);
     }
 
-    /// Tells a source's session once what its stream gets towards a host.
-    fn tell_effective(&mut self, at: usize, link: usize, host: usize, effective: EffectiveQos) {
+    /// Tells a source's session what its stream gets towards a host, when that has changed.
+    pub(crate) fn tell_effective(&mut self, at: usize, link: usize, host: usize, effective: EffectiveQos) {
         let domain = &self.domains[at];
         let Some(intake) = domain.intakes[link].as_ref() else { return };
         let session = domain.pairs[intake.pair].as_ref().map(|p| p.peer);
-        if let Some(session) = session.filter(|s| self.said.insert((s.0, intake.stream.clone(), host))) {
+        let Some(session) = session else { return };
+        let said = self.said.insert((session.0, intake.stream.clone(), host), effective.clone());
+        if said.as_ref() != Some(&effective) {
             let _ = self.ends.outbox.send(FromNetwork::Effective(session, intake.stream.clone(), effective));
             self.ends.out_bell.ring();
         }
@@ -256,12 +285,11 @@ impl Hub {
         tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
         let (host, announced) = (known.host, known.announced.clone());
-        if strict || announced.strict {
-            let qos = announced.qos.unwrap_or_default();
-            if let Some(effective) = policy::refused(qos, &self.hosts[host].name) {
-                return self.refuse(at, (link, source), sink, host, effective);
-            }
+        let choice = self.choose(host, announced.qos.unwrap_or_default());
+        if (strict || announced.strict) && !choice.effective.reasons.is_empty() {
+            return self.refuse(at, (link, source), sink, host, choice.effective);
         }
+        let lane = self.port_of(host, choice.kind);
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
@@ -281,10 +309,11 @@ impl Hub {
             channel,
             name: announced.name,
             sinks: Vec::new(),
+            gone: false,
         };
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
-        let flow = one.flow_of(spec, about, &mut self.underway);
+        let flow = one.flow_of(lane, spec, about, &mut self.underway);
         let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
         one.by_key.insert((epoch, sink), account);
         if let Some(flow) = one.flows[flow].as_mut() {
@@ -303,20 +332,24 @@ impl Hub {
     }
 
     /// A host serves less than what was asked for under `strict`: its sink is refused, and both ends are told.
-    fn refuse(&mut self, at: usize, (link, source): (usize, u32), sink: SinkId, host: usize, effective: EffectiveQos) {
+    fn refuse(&mut self, at: usize, (link, source): (usize, u32), sink: SinkId, host: usize, served: EffectiveQos) {
         self.domains[at].detach(link, source, sink);
-        tracing::info!(host = self.hosts[host].name, %sink, reasons = ?effective.reasons, "refused under strict");
-        self.hosts[host].say(Body::Refused(wire::Refused { sink: sink.to_bytes() }), &mut self.underway);
-        self.tell_effective(at, link, host, effective);
+        tracing::info!(host = self.hosts[host].name, %sink, reasons = ?served.reasons, "refused under strict");
+        let refused = wire::Refused { sink: sink.to_bytes(), reasons: served.reasons.clone() };
+        self.hosts[host].say(Body::Refused(refused), &mut self.underway);
+        policy::refused(served).into_iter().for_each(|none| self.tell_effective(at, link, host, none));
     }
 
     /// A host has refused a sink of this one.
-    fn refused(&mut self, host: usize, sink: SinkId) {
+    fn refused(&mut self, host: usize, sink: SinkId, reasons: &[String]) {
         let one = &mut self.hosts[host];
         if one.refused.len() >= MAX_READY || !one.refused.insert(sink) {
             return;
         }
-        let _ = self.ends.outbox.send(FromNetwork::Refused(sink, one.name.clone()));
+        // They are shown to people: of another host, so only what can be a reason.
+        let plain = |reason: &String| reason.chars().filter(|c| !c.is_control()).take(MAX_REASON).collect();
+        let reasons = reasons.iter().take(MAX_REASONS).map(plain).collect();
+        let _ = self.ends.outbox.send(FromNetwork::Refused(sink, one.name.clone(), reasons));
         self.ends.out_bell.ring();
     }
 
@@ -325,7 +358,7 @@ impl Hub {
         while let Some((host, body)) = self.directory.outgoing() {
             self.hosts[host].say(body, &mut self.underway);
         }
-        let later = std::mem::take(&mut self.later);
+        let (now, later) = (self.now(), std::mem::take(&mut self.later));
         let mut changes = VecDeque::from(later);
         while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {
             match change {
@@ -333,6 +366,11 @@ impl Hub {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
                     // It was gone and is back, and its sources' sessions have not yet let go of it.
                     if self.hosts[host].accounts.iter().flatten().any(|a| a.sink == sink && !a.closing) {
+                        self.later.push(Change::Added { host, sink: announced });
+                        continue;
+                    }
+                    // What it asks for is about to be there.
+                    if self.is_coming(host, announced.qos.unwrap_or_default(), now) {
                         self.later.push(Change::Added { host, sink: announced });
                         continue;
                     }
@@ -373,7 +411,7 @@ impl Hub {
     pub(crate) fn tell_reports(&mut self) {
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
             let host = &mut self.hosts[remote.host];
-            if host.control_in.is_some() && host.path.is_connected() && !remote.mute {
+            if host.control_in.is_some() && host.is_connected() && !remote.mute {
                 remote.reports().for_each(|report| host.say(Body::Report(report), &mut self.underway));
             }
         }
@@ -390,7 +428,7 @@ impl Hub {
                     remote.ending = true;
                 }
                 // Without its host nobody wants to know what became of the rest.
-                let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].path.is_connected();
+                let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].is_connected();
                 if remote.is_over() || alone {
                     domain.remotes[at] = None;
                 }
@@ -408,7 +446,7 @@ impl Hub {
 
 impl crate::network::host::Host {
     /// What the host is told of a flow's source.
-    fn about(&self, flow: &OutFlow, sinks: &HashMap<SinkId, RemoteSink>) -> wire::Source {
+    pub(crate) fn about(&self, flow: &OutFlow, sinks: &HashMap<SinkId, RemoteSink>) -> wire::Source {
         let mut about = flow.about.clone();
         if flow.reliable {
             let attached = flow.accounts.iter().filter_map(|a| self.accounts[*a].as_ref()).filter(|a| !a.closing);
@@ -423,13 +461,10 @@ impl crate::network::host::Host {
     /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has
     /// not reported.
     pub(crate) fn note_unsaid(&mut self) {
-        for flow in self.flows.iter().flatten().filter(|f| f.reliable) {
-            let counts = self.path.counts(flow.number).unwrap_or_default();
-            let again = counts.waiting + counts.under_way + (flow.backlog.len() + flow.queued) as u64;
-            for account in &flow.accounts {
-                if let Some(account) = self.accounts[*account].as_mut() {
-                    account.unsaid = account.pending().saturating_sub(again);
-                }
+        for at in 0..self.accounts.len() {
+            let again = self.again(at);
+            if let Some(account) = self.accounts[at].as_mut().filter(|account| account.reliable) {
+                account.unsaid = account.pending().saturating_sub(again);
             }
         }
     }

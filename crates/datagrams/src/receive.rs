@@ -1,0 +1,129 @@
+//! Receiving: checked where it lies, copied once.
+
+use std::net::SocketAddr;
+
+use insane_datapath::Address;
+use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::raw::{InPlace, RawDatapath};
+use insane_netstack::{Arrival, Received};
+
+use crate::{Datagrams, Opened};
+
+/// The most datagrams that are kept while an answer is looked for.
+const MOST_CAME: usize = 256;
+
+/// Frames that are looked at for an answer by one call.
+const LOOK: usize = 64;
+
+impl Opened {
+    /// Gives a frame to the engine, and the payload of a datagram for us to `take`.
+    fn arrived(&mut self, now: u64, frame: &dyn InPlace, take: impl FnOnce(SocketAddr, &[u8])) {
+        let Self { engine, outbox, scratch, binding, .. } = self;
+        let bytes = if frame.first().len() == frame.len() {
+            frame.first()
+        } else {
+            // The checksum is over all of it, and the engine wants one piece: a jumbo frame costs a copy more.
+            scratch.resize(frame.len(), 0);
+            frame.copy_to(0..frame.len(), scratch);
+            scratch
+        };
+        if let Received::Udp(datagram) = engine.receive(now, &Arrival::new(0, bytes), outbox)
+            && datagram.binding == *binding
+        {
+            take(datagram.from, datagram.payload.bytes(bytes));
+        }
+    }
+}
+
+/// Copies a payload to where it belongs, if it belongs somewhere.
+fn land(from: Address, payload: &[u8], place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
+    let (len, head) = (payload.len(), &payload[..payload.len().min(PEEK_BYTES)]);
+    let Landing { memory, head_bytes, token } = place.place(Peeked { head, len, stride: len, from })?;
+    let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
+    let (head, rest) = payload.split_at_checked(head_bytes).filter(|_| fits)?;
+    memory.get_mut(..rest.len())?.copy_from_slice(rest);
+    let start = heads.len();
+    heads.extend_from_slice(head);
+    Some(Landed { token, heads: start..heads.len(), head_bytes, stride: len, len, from })
+}
+
+impl<R: RawDatapath> Datagrams<R> {
+    /// Looks at what has come for the sake of what waits to be sent. Datagrams are kept for the next receive.
+    pub(crate) fn look_for_answers(&mut self) {
+        let now = self.now();
+        let Some(opened) = &mut self.opened else { return };
+        let overruns = &mut self.stats.overruns;
+        self.raw.receive_in_place(LOOK, &mut |frame| {
+            let mut came = None;
+            opened.arrived(now, frame, |from, payload| came = Some((from, payload.to_vec())));
+            match came {
+                Some(came) if opened.came.len() < MOST_CAME => opened.came.push_back(came),
+                Some(_) => *overruns += 1,
+                None => {}
+            }
+            true
+        });
+    }
+
+    pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
+        batch.landed.clear();
+        batch.heads.clear();
+        let mut report = RxReport::default();
+        let now = self.now();
+        let Some(opened) = &mut self.opened else { return report };
+        let stats = &mut self.stats;
+        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let (limit, before) = (*limit, taken.len());
+        // What was kept is older than what the device has.
+        while taken.len() - before < limit
+            && let Some(mut slot) = free.pop_if(|_| !opened.came.is_empty())
+            && let Some((from, payload)) = opened.came.pop_front()
+        {
+            let Some(to) = slot.bytes_mut().get_mut(..payload.len()).filter(|_| !payload.is_empty()) else {
+                stats.spoiled += 1;
+                free.push(slot);
+                continue;
+            };
+            to.copy_from_slice(&payload);
+            let len = payload.len();
+            taken.push(Taken { slot, len, stride: len, from: Address::Ip(from) });
+            (report.frames, stats.received_frames) = (report.frames + 1, stats.received_frames + 1);
+            stats.received_bytes += len as u64;
+        }
+        // What landed is before what was taken, so with something taken nothing may land any more; and what was shown cannot
+        // go back, so there must be a slot for it.
+        let goes_on = |place: &mut Option<&mut dyn Place>, taken: usize, frames: usize, free: usize| {
+            let lands = place.as_deref_mut().is_some_and(|place| place.expects());
+            frames < limit && free > 0 && !(lands && taken > before)
+        };
+        if !goes_on(&mut place, taken.len(), report.frames, free.len()) {
+            report.more = !free.is_empty();
+            return report;
+        }
+        let left = limit - report.frames;
+        let below = self.raw.receive_in_place(left, &mut |frame| {
+            opened.arrived(now, frame, |from, payload| {
+                let (from, len) = (Address::Ip(from), payload.len());
+                let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
+                if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
+                    landed.push(one);
+                    stats.placed += 1;
+                } else {
+                    let fits = |slot: &mut insane_datapath::memory::Slot| slot.len() >= len && len > 0;
+                    let Some(mut slot) = free.pop_if(fits) else {
+                        stats.spoiled += 1;
+                        return;
+                    };
+                    slot.bytes_mut()[..len].copy_from_slice(payload);
+                    taken.push(Taken { slot, len, stride: len, from });
+                }
+                (report.frames, stats.received_frames) = (report.frames + 1, stats.received_frames + 1);
+                stats.received_bytes += len as u64;
+            });
+            goes_on(&mut place, taken.len(), report.frames, free.len())
+        });
+        report.more = below.more;
+        self.tick();
+        report
+    }
+}

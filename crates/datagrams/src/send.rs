@@ -1,0 +1,141 @@
+//! Sending: headers in front of payload that lies in the device's memory already.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use insane_datapath::Address;
+use insane_datapath::batch::{Outcome, TxBatch, TxFrame, TxReport};
+use insane_datapath::raw::{Front, RawDatapath};
+use insane_netstack::{Binding, Engine, Flow, Header, SendError};
+
+use crate::outbox::Outbox;
+use crate::{Datagrams, Opened};
+
+/// So many destinations are remembered; then they are looked up anew.
+const MOST_FLOWS: usize = 1024;
+
+/// Writes the engine's headers.
+struct Headers<'a> {
+    engine: &'a mut Engine,
+    flows: &'a mut HashMap<SocketAddr, Flow>,
+    binding: Binding,
+    outbox: &'a mut Outbox,
+    scratch: &'a mut Vec<u8>,
+    now: u64,
+    /// The header of the frame that is being built.
+    header: Option<Header>,
+}
+
+fn outcome(error: SendError) -> Outcome {
+    match error {
+        SendError::TooLarge { .. } => Outcome::TooLarge,
+        // As in the kernel what there is no room for is lost: who wants it sends it again.
+        _ => Outcome::Unreachable,
+    }
+}
+
+impl Headers<'_> {
+    /// Lets a copy of a datagram wait in the engine for its neighbour's answer.
+    fn park(&mut self, to: SocketAddr, frame: &TxFrame<'_>, head: &[u8]) -> Outcome {
+        self.scratch.clear();
+        if let Some(piece) = &frame.piece {
+            piece.copy_to(self.scratch);
+        }
+        match self.engine.send(self.now, self.binding, to, &[head, self.scratch], self.outbox) {
+            Ok(()) => Outcome::Sent,
+            Err(error) => outcome(error),
+        }
+    }
+}
+
+impl Front for Headers<'_> {
+    fn room(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome> {
+        let Address::Ip(to) = frame.to else { return Err(Outcome::Unreachable) };
+        // Those of strangers must not add up.
+        if self.flows.len() >= MOST_FLOWS && !self.flows.contains_key(&to) {
+            self.flows.clear();
+        }
+        let (engine, binding) = (&mut *self.engine, self.binding);
+        let flow = self.flows.entry(to).or_insert_with(|| engine.flow(binding, to));
+        match engine.header(self.now, flow, frame.len(), self.outbox) {
+            Ok(header) => {
+                let before = header.bytes().len();
+                self.header = Some(header);
+                Ok(before)
+            }
+            Err(SendError::Resolving) => match engine.limit(self.now, to) {
+                Some(limit) if frame.len() > limit => Err(Outcome::TooLarge),
+                _ => Err(self.park(to, frame, head)),
+            },
+            Err(error) => Err(outcome(error)),
+        }
+    }
+
+    fn write<'b>(
+        &mut self,
+        _frame: &TxFrame<'_>,
+        front: &mut [u8],
+        body: &mut (dyn Iterator<Item = &'b [u8]> + 'b),
+    ) -> Result<(), Outcome> {
+        let mut header = self.header.take().ok_or(Outcome::Failed)?;
+        header.checksum(body);
+        front.copy_from_slice(header.bytes());
+        Ok(())
+    }
+}
+
+impl<R: RawDatapath> Datagrams<R> {
+    /// Lets the engine do what is due, and hands over what it has to say. Whether the device has taken all of that.
+    pub(crate) fn tick(&mut self) -> bool {
+        let now = self.now();
+        let Some(opened) = &mut self.opened else { return true };
+        if now >= opened.due {
+            opened.poll(now);
+        }
+        opened.outbox.flush(&mut self.raw)
+    }
+
+    pub(crate) fn send_batch(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        let mut report = TxReport::default();
+        if batch.is_done() && self.opened.as_ref().is_none_or(|opened| opened.engine.usage()[2] == 0) {
+            return report;
+        }
+        // Something waits for a neighbour, and whoever sends need not receive.
+        if self.opened.as_ref().is_some_and(|opened| opened.engine.usage()[2] > 0) {
+            self.look_for_answers();
+        }
+        // What waited goes before what comes after it.
+        if !self.tick() {
+            report.pending = batch.pending().len();
+            return report;
+        }
+        let now = self.now();
+        let before = batch.frames().len() - batch.pending().len();
+        if let Some(Opened { engine, binding, flows, outbox, scratch, .. }) = &mut self.opened {
+            let mut front = Headers { engine, flows, binding: *binding, outbox, scratch, now, header: None };
+            report = self.raw.transmit_behind(batch, &mut front);
+        } else {
+            report.refused = batch.pending().len();
+            batch.settle(report.refused, Outcome::Failed);
+        }
+        self.stats.busy += u64::from(report.pending > 0);
+        self.stats.refused_frames += report.refused as u64;
+        let done = &batch.frames()[before..];
+        for frame in done.iter().filter(|frame| frame.outcome == Outcome::Sent) {
+            self.stats.sent_frames += 1;
+            self.stats.sent_bytes += frame.len() as u64;
+        }
+        if let Some(opened) = &mut self.opened {
+            // A question may have been put: when it is to be repeated is known by then.
+            opened.poll(now);
+            opened.outbox.flush(&mut self.raw);
+        }
+        report
+    }
+}
+
+impl Opened {
+    pub(crate) fn poll(&mut self, now: u64) {
+        self.due = self.engine.poll(now, &mut self.outbox).unwrap_or(u64::MAX);
+    }
+}

@@ -1,0 +1,57 @@
+//! Datapaths that carry whole Ethernet frames, as a packet engine needs them: headers are written in front of payload where it
+//! is sent from, and what arrives is looked at where it lies, so that payload is copied once each way.
+
+use core::ops::Range;
+
+use crate::Datapath;
+use crate::batch::{Outcome, RxReport, TxBatch, TxFrame, TxReport};
+
+/// A datapath with [`crate::Capabilities::needs_packet_engine`]. As [`Datapath`], it belongs to one thread at a time, and no
+/// call here waits.
+pub trait RawDatapath: Datapath {
+    /// As [`Datapath::transmit`], with something in front of each frame that `front` writes straight into the memory that it is
+    /// sent from. Then [`TxFrame::to`] is `front`'s to understand, and the largest frame is counted with what stands in front.
+    fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport;
+
+    /// Shows up to `limit` received frames where they lie, in order for each queue, until `see` says `false`: that was then the
+    /// last. Each one's memory is the technology's again when `see` returns.
+    fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport;
+}
+
+/// A received frame where it lies: in memory that no client can write.
+pub trait InPlace {
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of its first buffer: all of it, unless it lies in several.
+    fn first(&self) -> &[u8];
+
+    /// Copies a range of it to the beginning of `out`; says how many bytes there were.
+    fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize;
+}
+
+/// Puts something in front of each frame of a batch: the headers of a packet engine. What stands behind was copied there once
+/// and is not changed by anybody any more when [`Front::write`] sees it.
+pub trait Front {
+    /// How many bytes it puts before this frame; or what becomes of the frame instead.
+    ///
+    /// # Errors
+    /// The frame's outcome. [`Outcome::Sent`] if it has taken the frame over, with a copy of its own.
+    fn room(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome>;
+
+    /// Writes them. `front` is as long as was said; `body` are the bytes of the frame itself, in order.
+    ///
+    /// # Errors
+    /// The frame's outcome: it is not sent.
+    fn write<'b>(
+        &mut self,
+        frame: &TxFrame<'_>,
+        front: &mut [u8],
+        body: &mut (dyn Iterator<Item = &'b [u8]> + 'b),
+    ) -> Result<(), Outcome>;
+}

@@ -1,0 +1,311 @@
+//! `[[network.datapath]]`: datapaths beside kernel UDP, and `[[network.policy]]`: which streams go over which.
+
+use super::{ConfigError, Network};
+use insane_netstack::{Mac, Prefix};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A kind of datapath, as the configuration, reports and other hosts name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// Kernel UDP: always there, at `network.listen`.
+    Udp,
+    /// `AF_XDP`, with the packet engine.
+    Xdp,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Xdp];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Xdp => "xdp",
+        }
+    }
+
+    /// The kind of a name; `None` for one that this version does not know.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it is what a stream with acceleration asks for.
+    #[must_use]
+    pub const fn is_accelerated(self) -> bool {
+        !matches!(self, Self::Udp)
+    }
+}
+
+/// One `[[network.datapath]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Datapath {
+    /// Which technology.
+    pub kind: Kind,
+    /// The interface, by name.
+    pub interface: String,
+    /// The datapath's own IP address with the length of its network's prefix: `10.0.0.102/24`.
+    pub address: String,
+    /// Its UDP port.
+    pub port: u16,
+    /// The MAC address of its own; empty for one that follows from the IP address.
+    pub station: String,
+    /// Who passes packets on to hosts of other networks; empty: they are not reached.
+    pub gateway: String,
+    /// Where frames are taken: `auto`, `native`, `generic`.
+    pub mode: Mode,
+    /// Whether the driver may be asked to leave frames where they are.
+    pub zero_copy: bool,
+    /// The interface's receive queues that are taken; empty for all.
+    pub queues: Vec<u32>,
+    /// Buffers of each queue.
+    pub frames: u32,
+}
+
+/// Where an interface's frames are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// In the driver, or, if it cannot, before the kernel's stack.
+    #[default]
+    Auto,
+    /// In the driver alone.
+    Native,
+    /// Before the kernel's stack.
+    Generic,
+}
+
+impl Default for Datapath {
+    fn default() -> Self {
+        Self {
+            kind: Kind::Xdp,
+            interface: String::new(),
+            address: String::new(),
+            port: 7400,
+            station: String::new(),
+            gateway: String::new(),
+            mode: Mode::Auto,
+            zero_copy: true,
+            queues: Vec::new(),
+            frames: 4096,
+        }
+    }
+}
+
+/// One row of `[[network.policy]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// The fields that a stream's QoS must have, as `acceleration=preferred,reliability=reliable`; empty for every stream.
+    pub when: String,
+    /// The datapaths to be used, the best first; the last is `udp`.
+    pub datapaths: Vec<Kind>,
+}
+
+/// The most datapaths beside UDP.
+const MOST: usize = 8;
+
+/// The most receive queues that are named.
+const MOST_QUEUES: usize = 64;
+
+/// A MAC address of one station, in six pairs of hexadecimal digits with colons.
+fn station(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    (parts.next().is_none() && Mac(mac).is_station()).then_some(mac)
+}
+
+impl Datapath {
+    /// Its address with the prefix of its network.
+    #[must_use]
+    pub fn prefix(&self) -> Option<Prefix> {
+        let own: Prefix = self.address.parse().ok().filter(|_| self.address.contains('/'))?;
+        let at = own.address;
+        let special = at.is_unspecified() || at.is_multicast() || at.is_loopback() || own.is_edge(at);
+        (!special && own.bits > 0).then_some(own)
+    }
+
+    /// The MAC address of its own, given or made.
+    #[must_use]
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        match self.station.as_str() {
+            "" => self.prefix().map(|own| insane_datagrams::station_of(own.address)),
+            text => station(text),
+        }
+    }
+
+    fn check(&self, at: usize, network: &Network) -> Result<(), ConfigError> {
+        let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
+            let key = format!("network.datapath[{at}].{key}");
+            Err(ConfigError::Value { key, value: value.to_string(), takes })
+        };
+        if self.kind == Kind::Udp {
+            return refuse("kind", &"\"udp\"", "xdp: kernel UDP is always there, at network.listen");
+        }
+        let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,#;?".contains(c);
+        if self.interface.is_empty() || self.interface.len() > 15 || self.interface.contains(odd) {
+            return refuse("interface", &format!("\"{}\"", self.interface), "an interface's name, at most 15 bytes");
+        }
+        let Some(own) = self.prefix() else {
+            let takes = "an IP address of its own with the length of its network's prefix, such as 10.0.0.102/24";
+            return refuse("address", &format!("\"{}\"", self.address), takes);
+        };
+        if own.address == network.listen.ip() {
+            return refuse(
+                "address",
+                &self.address,
+                "an address that is not the kernel's: network.listen has this one",
+            );
+        }
+        if self.port == 0 {
+            return refuse("port", &self.port, "1 to 65535");
+        }
+        if self.mac().is_none() {
+            return refuse("station", &self.station, "a MAC address of one station, such as 02:49:0a:00:00:66");
+        }
+        if !self.gateway.is_empty() {
+            let by = self.gateway.parse::<IpAddr>().ok();
+            if by.is_none_or(|by| by.is_ipv4() != own.address.is_ipv4() || !own.contains(by) || by == own.address) {
+                return refuse("gateway", &self.gateway, "another address of the same network, or nothing");
+            }
+        }
+        let twice = |(n, queue): (usize, &u32)| self.queues[..n].contains(queue);
+        if self.queues.len() > MOST_QUEUES || self.queues.iter().enumerate().any(twice) {
+            return refuse("queues", &format!("{:?}", self.queues), "numbers of receive queues, each once, at most 64");
+        }
+        if !self.frames.is_power_of_two() || !(64..=65_536).contains(&self.frames) {
+            return refuse("frames", &self.frames, "a power of two from 64 to 65536");
+        }
+        Ok(())
+    }
+}
+
+/// Checks all datapaths: each by itself, and that no two want the same interface, address or station.
+pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
+    let all = &network.datapath;
+    if all.len() > MOST {
+        let (key, value) = ("network.datapath".into(), all.len().to_string());
+        return Err(ConfigError::Value { key, value, takes: "at most 8 datapaths" });
+    }
+    for (at, one) in all.iter().enumerate() {
+        one.check(at, network)?;
+        let refuse = |key: &str, value: &str, takes| {
+            let (key, value) = (format!("network.datapath[{at}].{key}"), value.to_owned());
+            Err(ConfigError::Value { key, value, takes })
+        };
+        for other in &all[..at] {
+            // One program at a time is attached to an interface, so two datapaths cannot share its queues between them.
+            if other.interface == one.interface {
+                return refuse(
+                    "interface",
+                    &one.interface,
+                    "an interface that no other datapath has: a queue has one owner",
+                );
+            }
+            if other.prefix().map(|p| p.address) == one.prefix().map(|p| p.address) {
+                return refuse("address", &one.address, "an address that no other datapath has");
+            }
+            if other.mac() == one.mac() {
+                return refuse("station", &one.station, "a station that no other datapath has");
+            }
+        }
+    }
+    for (at, row) in network.policy.iter().enumerate() {
+        let key = |key: &str| format!("network.policy[{at}].{key}");
+        if row.datapaths.last() != Some(&Kind::Udp) {
+            let value = format!("{:?}", row.datapaths.iter().map(|kind| kind.name()).collect::<Vec<_>>());
+            let takes = "a list that ends with \"udp\", which is always there";
+            return Err(ConfigError::Value { key: key("datapaths"), value, takes });
+        }
+        if row.datapaths.iter().enumerate().any(|(n, kind)| row.datapaths[..n].contains(kind)) {
+            let value = row.datapaths.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+            return Err(ConfigError::Value { key: key("datapaths"), value, takes: "each datapath once" });
+        }
+    }
+    crate::policy::Table::new(&network.policy).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    const ONE: &str = "[[network.datapath]]\nkind = \"xdp\"\ninterface = \"eth0\"\naddress = \"10.0.0.102/24\"\n";
+
+    fn parse(rest: &str) -> Result<Config, String> {
+        Config::parse(&format!("[network]\nlisten = \"10.0.0.2:7400\"\n{rest}")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_datapath_is_read_and_written() {
+        let config = parse(ONE).unwrap();
+        let one = &config.network.as_ref().unwrap().datapath[0];
+        assert_eq!((one.port, one.mac()), (7400, Some([2, 0x49, 10, 0, 0, 102])));
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+        let two = parse(&format!("{ONE}station = \"02:00:00:00:00:7F\"\nmode = \"generic\"\ngateway = \"10.0.0.1\""))
+            .unwrap();
+        assert_eq!(two.network.unwrap().datapath[0].mac(), Some([2, 0, 0, 0, 0, 0x7f]));
+    }
+
+    #[test]
+    fn contradictions_and_odd_values_are_refused_by_key() {
+        for (bad, key) in [
+            ("[[network.datapath]]\nkind = \"udp\"", "kernel UDP is always there"),
+            ("[[network.datapath]]\nkind = \"dpdk\"", "dpdk"),
+            ("[[network.datapath]]\nkind = \"xdp\"", "network.datapath[0].interface"),
+            ("[[network.datapath]]\ninterface = \"eth0\"", "network.datapath[0].address"),
+            ("[[network.datapath]]\ninterface = \"eth0\"\naddress = \"10.0.0.102\"", "10.0.0.102/24"),
+            ("[[network.datapath]]\ninterface = \"eth0\"\naddress = \"10.0.0.255/24\"", "network.datapath[0].address"),
+            ("[[network.datapath]]\ninterface = \"eth0\"\naddress = \"10.0.0.2/24\"", "network.listen has this one"),
+            (&format!("{ONE}port = 0"), "network.datapath[0].port"),
+            (&format!("{ONE}station = \"01:00:00:00:00:01\""), "network.datapath[0].station"),
+            (&format!("{ONE}station = \"2:0:0:0:0:1\""), "network.datapath[0].station"),
+            (&format!("{ONE}gateway = \"10.0.1.1\""), "network.datapath[0].gateway"),
+            (&format!("{ONE}queues = [0, 1, 0]"), "network.datapath[0].queues"),
+            (&format!("{ONE}frames = 1000"), "network.datapath[0].frames"),
+            (&format!("{ONE}mode = \"fast\""), "fast"),
+            (&format!("{ONE}adress = \"x\""), "did you mean `address`"),
+            (&format!("{ONE}{ONE}"), "network.datapath[1].interface"),
+            (&format!("{ONE}{}", ONE.replace("eth0", "eth1")), "network.datapath[1].address"),
+            (
+                &format!("{ONE}{}station = \"02:49:0a:00:00:66\"", ONE.replace("eth0", "eth1").replace("102", "103")),
+                "network.datapath[1].station",
+            ),
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_checked_when_it_is_read() {
+        let row =
+            |when: &str, datapaths: &str| format!("[[network.policy]]\nwhen = \"{when}\"\ndatapaths = {datapaths}\n");
+        let all = row("", "[\"udp\"]");
+        for (bad, key) in [
+            (row("", "[]"), "network.policy[0].datapaths"),
+            (row("", "[\"xdp\"]"), "ends with \"udp\""),
+            (row("", "[\"xdp\", \"xdp\", \"udp\"]"), "each datapath once"),
+            (row("", "[\"tcp\", \"udp\"]"), "tcp"),
+            (row("speed=11", "[\"udp\"]") + &all, "network.policy[0].when"),
+            (row("acceleration=none,acceleration=preferred", "[\"udp\"]") + &all, "network.policy[0].when"),
+            (row("acceleration=none", "[\"udp\"]"), "no row is for acceleration=preferred"),
+            (all.clone() + &row("reliability=reliable", "[\"xdp\", \"udp\"]"), "network.policy[1].when"),
+        ] {
+            let error = parse(&bad).unwrap_err();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
+        let good = row("acceleration=preferred,reliability=reliable", "[\"xdp\", \"udp\"]") + &all;
+        let config = parse(&good).unwrap();
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+    }
+}

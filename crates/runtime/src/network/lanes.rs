@@ -1,0 +1,141 @@
+//! The ways to one other host: a path over each datapath that both have. The first, over kernel UDP, is the home of the control
+//! flow: by it the host is there or not, and what is said over it names the addresses of the others.
+
+use insane_datapath::Address;
+use insane_transport::{Counts, Event, FlowSpec, Outgoing, Path, SendError};
+use std::time::Duration;
+
+/// The port of the datapath over which hosts find and hear each other.
+pub(crate) const HOME: usize = 0;
+
+/// A path that does not stand is waited for so long before streams go another way: to find the neighbour and say hello takes
+/// milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A flow of a host: the runtime's port that its path is over, and its number on that path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FlowId {
+    pub(crate) lane: usize,
+    pub(crate) number: u32,
+}
+
+/// A path over one datapath.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) address: Address,
+    pub(crate) path: Path,
+    /// Since when it is sought.
+    since: Duration,
+}
+
+/// All of a host, by the runtime's ports.
+#[derive(Debug)]
+pub(crate) struct Lanes(Vec<Option<Lane>>);
+
+impl Lanes {
+    /// The home alone, of a runtime with so many ports.
+    pub(crate) fn new(ports: usize, address: Address, path: Path, now: Duration) -> Self {
+        let mut lanes: Vec<Option<Lane>> = (0..ports.max(1)).map(|_| None).collect();
+        lanes[HOME] = Some(Lane { address, path, since: now });
+        Self(lanes)
+    }
+
+    /// One lane.
+    pub(crate) fn get(&self, lane: usize) -> Option<&Lane> {
+        self.0.get(lane).and_then(Option::as_ref)
+    }
+
+    /// The path of one lane.
+    pub(crate) fn path(&mut self, lane: usize) -> Option<&mut Path> {
+        self.0.get_mut(lane).and_then(Option::as_mut).map(|lane| &mut lane.path)
+    }
+
+    /// All lanes with their ports.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Lane)> {
+        self.0.iter().enumerate().filter_map(|(port, lane)| Some((port, lane.as_ref()?)))
+    }
+
+    /// All paths.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.0.iter_mut().flatten().map(|lane| &mut lane.path)
+    }
+
+    /// Sets up a lane beside the home.
+    pub(crate) fn put(&mut self, lane: usize, address: Address, path: Path, now: Duration) {
+        if let Some(place) = self.0.get_mut(lane).filter(|_| lane != HOME) {
+            *place = Some(Lane { address, path, since: now });
+        }
+    }
+
+    /// Takes a lane away that no flow needs any more; never the home.
+    pub(crate) fn remove(&mut self, lane: usize) -> Option<Lane> {
+        self.0.get_mut(lane).filter(|_| lane != HOME).and_then(Option::take)
+    }
+
+    /// Whether the connection of a lane stands.
+    pub(crate) fn is_up(&self, lane: usize) -> bool {
+        self.get(lane).is_some_and(|lane| lane.path.is_connected())
+    }
+
+    /// Whether a lane does not stand and is worth waiting for.
+    pub(crate) fn is_coming(&self, lane: usize, now: Duration) -> bool {
+        self.get(lane).is_some_and(|lane| !lane.path.is_connected() && now < lane.since + PATIENCE)
+    }
+
+    /// The host has said again that it is reached by a lane: from now on it is worth waiting for.
+    pub(crate) fn expect(&mut self, lane: usize, now: Duration) {
+        self.0.get_mut(lane).and_then(Option::as_mut).into_iter().for_each(|lane| lane.since = now);
+    }
+
+    /// The home was lost: the others are lost with it.
+    pub(crate) fn begin_anew(&mut self, now: Duration) {
+        self.0.iter_mut().skip(HOME + 1).flatten().for_each(|lane| lane.path.disconnect(now));
+    }
+
+    /// The next event of any of the paths.
+    pub(crate) fn event(&mut self) -> Option<(usize, Event)> {
+        self.0.iter_mut().enumerate().find_map(|(port, lane)| Some((port, lane.as_mut()?.path.event()?)))
+    }
+
+    pub(crate) fn open(&mut self, lane: usize, spec: FlowSpec) -> FlowId {
+        // What is not there cannot be chosen; if it is all the same, the home carries it.
+        let lane = if self.get(lane).is_some() { lane } else { HOME };
+        FlowId { lane, number: self.path(lane).map_or(0, |path| path.open(spec)) }
+    }
+
+    pub(crate) fn send(&mut self, flow: FlowId, message: Outgoing) -> Result<(), SendError> {
+        self.path(flow.lane).map_or(Err(SendError::NoFlow), |path| path.send(flow.number, message))
+    }
+
+    pub(crate) fn counts(&self, flow: FlowId) -> Option<Counts> {
+        self.get(flow.lane)?.path.counts(flow.number)
+    }
+
+    pub(crate) fn close(&mut self, flow: FlowId) {
+        self.path(flow.lane).into_iter().for_each(|path| path.close(flow.number));
+    }
+
+    pub(crate) fn abandon(&mut self, flow: FlowId) {
+        self.path(flow.lane).into_iter().for_each(|path| path.abandon(flow.number));
+    }
+
+    pub(crate) fn take_back(&mut self, flow: FlowId) -> Vec<Outgoing> {
+        self.path(flow.lane).map_or_else(Vec::new, |path| path.take_back(flow.number))
+    }
+
+    pub(crate) fn accept(&mut self, flow: FlowId, cursor: u64) {
+        self.path(flow.lane).into_iter().for_each(|path| path.accept(flow.number, cursor));
+    }
+
+    pub(crate) fn refuse(&mut self, flow: FlowId, status: u8) {
+        self.path(flow.lane).into_iter().for_each(|path| path.refuse(flow.number, status));
+    }
+
+    pub(crate) fn advance(&mut self, flow: FlowId, cursor: u64) {
+        self.path(flow.lane).into_iter().for_each(|path| path.advance(flow.number, cursor));
+    }
+
+    pub(crate) fn consumed(&mut self, flow: FlowId, messages: u32, bytes: u64) {
+        self.path(flow.lane).into_iter().for_each(|path| path.consumed(flow.number, messages, bytes));
+    }
+}

@@ -1,0 +1,302 @@
+//! Which way streams go to a host, and how they move from one to another while they run.
+//!
+//! A flow moves by a second flow of the same source over the other path, its heir: what the first was given it still delivers,
+//! and ends; the host at the other end accepts the heir only then, so that nothing is reordered. Where the first one's path does
+//! not stand, what a reliable flow has under way is taken back and given to the heir, and the sinks' cursor says what of it they
+//! have; of a best-effort flow it is unconfirmed. The two ends may find out in any order that a path is lost: a reliable heir
+//! is given nothing before the first flow is done, and a flow that is not accepted yet does not move but with its path.
+
+use crate::config::Kind;
+use crate::network::host::{Host, OutFlow, path_config};
+use crate::network::hub::Hub;
+use crate::network::lanes::{FlowId, HOME};
+use crate::policy::{Choice, Standing};
+use insane_datapath::Address;
+use insane_transport::Path;
+use insane_wire::host::{self as wire, to_host::Body};
+use insane_wire::qos::Qos;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+impl Hub {
+    /// What other hosts are told of this one's datapaths beside UDP.
+    pub(crate) fn reach(&self) -> Vec<wire::Reach> {
+        let beside = self.ports.iter().skip(HOME + 1);
+        let told = beside.filter_map(|port| Some((port.kind, port.datapath.address()?)));
+        told.map(|(kind, address)| wire::Reach { kind: kind.name().into(), address: address.to_string() }).collect()
+    }
+
+    /// A host has said how it is reached: paths are sought over what both have, and others given up.
+    pub(crate) fn offered(&mut self, host: usize, reach: &[wire::Reach], now: Duration) {
+        for port in HOME + 1..self.ports.len() {
+            let wanted = self.counterpart(port, reach);
+            let known = self.hosts[host].lanes.get(port).map(|lane| lane.address);
+            if known == wanted {
+                self.hosts[host].lanes.expect(port, now);
+                continue;
+            }
+            if known.is_some() {
+                self.drop_lane(host, port, now);
+            }
+            let Some(address) = wanted else { continue };
+            if self.by_address.contains_key(&(port, address)) {
+                tracing::warn!(host = self.hosts[host].name, %address, "datapath refused: the address is another host's");
+                continue;
+            }
+            let datapath = &mut self.ports[port].datapath;
+            let (limit, can) = (datapath.frame_limit(address), datapath.capabilities());
+            let config = path_config(&self.settings, self.run, limit, can.detects_changes);
+            let seed = insane_wire::id::SessionId::random().0 as u64;
+            self.hosts[host].lanes.put(port, address, Path::new(config, seed, now), now);
+            self.by_address.insert((port, address), host);
+        }
+    }
+
+    /// The address at which a host is reached over a port, of the same kind and family: the first that it names.
+    fn counterpart(&self, port: usize, reach: &[wire::Reach]) -> Option<Address> {
+        let (kind, own) = (self.ports[port].kind, self.ports[port].datapath.address()?);
+        let Address::Ip(own) = own else { return None };
+        let at = |one: &wire::Reach| one.address.parse::<SocketAddr>().ok();
+        let fits = |to: &SocketAddr| {
+            let special = to.ip().is_unspecified() || to.ip().is_multicast() || to.ip().is_loopback();
+            to.is_ipv4() == own.is_ipv4() && *to != own && to.port() != 0 && !special
+        };
+        reach.iter().filter(|one| one.kind == kind.name()).filter_map(at).find(fits).map(Address::Ip)
+    }
+
+    /// A host is not reached over a port any more.
+    fn drop_lane(&mut self, host: usize, port: usize, now: Duration) {
+        if let Some(path) = self.hosts[host].lanes.path(port) {
+            path.disconnect(now);
+        }
+        self.events(host, now, None);
+        // Of what was to end there nothing more will come.
+        let gone = self.hosts[host].drain_closing(now);
+        gone.into_iter().for_each(|token| self.released(token, insane_transport::End::Unconfirmed));
+        self.hosts[host].push_waiting();
+        self.events(host, now, None);
+        self.by_address.retain(|(at, _), place| (*at, *place) != (port, host));
+        self.hosts[host].lanes.remove(port);
+    }
+
+    /// What this host and another have of a kind of datapath.
+    fn standing(&self, host: usize, kind: Kind) -> Standing {
+        let (mut here, mut there) = (kind == Kind::Udp, kind == Kind::Udp);
+        for (port, one) in self.ports.iter().enumerate().filter(|(_, one)| one.kind == kind) {
+            here = true;
+            there |= self.hosts[host].lanes.get(port).is_some();
+            if one.kind == Kind::Udp || self.hosts[host].lanes.is_up(port) {
+                return Standing::Connected;
+            }
+        }
+        match (here, there) {
+            (true, true) => Standing::Unconnected,
+            (true, false) => Standing::NotThere,
+            _ => {
+                let absent = self.absent.iter().find(|(absent, _)| *absent == kind);
+                let why = absent.map_or("network.datapath names none", |(_, why)| why.as_str());
+                Standing::NotHere(why.to_owned())
+            }
+        }
+    }
+
+    /// What a stream of this QoS gets towards a host now.
+    pub(crate) fn choose(&self, host: usize, qos: Qos) -> Choice {
+        self.table.choose(qos, (&self.own_name, &self.hosts[host].name), |kind| self.standing(host, kind))
+    }
+
+    /// The port of a choice.
+    pub(crate) fn port_of(&self, host: usize, kind: Kind) -> usize {
+        let up = |(port, one): &(usize, &crate::network::ports::Port)| {
+            one.kind == kind && self.hosts[host].lanes.is_up(*port)
+        };
+        self.ports.iter().enumerate().find(up).map_or(HOME, |(port, _)| port)
+    }
+
+    /// Whether a better datapath than those that stand is about to: what has just been offered is worth waiting for.
+    pub(crate) fn is_coming(&self, host: usize, qos: Qos, now: Duration) -> bool {
+        let better = self.table.datapaths(qos).iter();
+        let better = better.take_while(|kind| !matches!(self.standing(host, **kind), Standing::Connected));
+        let coming = |kind: &Kind| {
+            let ports = self.ports.iter().enumerate().filter(|(_, one)| one.kind == *kind);
+            ports.into_iter().any(|(port, _)| self.hosts[host].lanes.is_coming(port, now))
+        };
+        // What it has just offered was not looked at yet.
+        let offered = self.hosts[host].offers.as_ref();
+        let news = |kind: &Kind| {
+            let here = self.ports.iter().any(|port| port.kind == *kind);
+            here && offered.is_some_and(|reach| reach.iter().any(|one| one.kind == kind.name()))
+        };
+        better.into_iter().any(|kind| coming(kind) || news(kind))
+    }
+
+    /// The connection over a path beside the home stands.
+    pub(crate) fn lane_connected(&mut self, host: usize, lane: usize, now: Duration) {
+        self.log_lane(host, lane, "path connected");
+        self.rebind_all(host, now);
+    }
+
+    /// It is lost; its flows from the host have ended already.
+    pub(crate) fn lane_lost(&mut self, host: usize, lane: usize, now: Duration) {
+        self.log_lane(host, lane, "path lost");
+        for at in 0..self.hosts[host].flows.len() {
+            if let Some(flow) = self.hosts[host].flows[at].as_mut().filter(|flow| flow.number.lane == lane) {
+                flow.accepted = false;
+                self.hosts[host].fold(at);
+            }
+        }
+        self.rebind_all(host, now);
+    }
+
+    fn log_lane(&self, host: usize, lane: usize, what: &str) {
+        let one = &self.hosts[host];
+        let address = one.lanes.get(lane).map(|lane| lane.address.to_string()).unwrap_or_default();
+        tracing::info!(host = one.name, datapath = self.ports[lane].kind.name(), address, "{what}");
+    }
+
+    /// Moves every stream towards a host for which another datapath is now the one to be used.
+    fn rebind_all(&mut self, host: usize, now: Duration) {
+        (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, at, now));
+    }
+
+    /// Moves a flow if another datapath is now the one to be used.
+    fn rebind_if_better(&mut self, host: usize, at: usize, now: Duration) {
+        let one = &self.hosts[host];
+        let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing && !flow.lost) else { return };
+        if !flow.accepted && one.lanes.is_up(flow.number.lane) {
+            return;
+        }
+        let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
+        let choice = self.choose(host, qos);
+        let to = self.port_of(host, choice.kind);
+        if to != from && self.ports[from].kind != choice.kind {
+            self.rebind(host, at, to, now);
+        }
+    }
+
+    /// A host has accepted a flow: now it can move, if that was to be.
+    pub(crate) fn accepted(&mut self, host: usize, flow: FlowId, now: Duration) {
+        let one = &mut self.hosts[host];
+        let Some(at) = one.by_number.get(&flow).copied() else { return };
+        one.flows[at].iter_mut().for_each(|flow| flow.accepted = true);
+        if self.ports.len() > 1 {
+            self.rebind_if_better(host, at, now);
+        }
+    }
+
+    /// Moves a flow to another path.
+    fn rebind(&mut self, host: usize, at: usize, to: usize, now: Duration) {
+        let one = &mut self.hosts[host];
+        let Some(flow) = one.flows[at].as_ref() else { return };
+        let (spec, about, accounts) = (flow.spec, one.about(flow, &self.sinks), flow.accounts.clone());
+        tracing::info!(
+            host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
+            to = self.ports[to].kind.name(), "stream moved"
+        );
+        let is_up = one.lanes.is_up(flow.number.lane);
+        let said = wire::Source { gone: !is_up, ..about.clone() };
+        let word = one.say_as(Body::Source(said), &mut self.underway);
+        self.words += usize::from(word.is_some());
+        one.moves += 1;
+        let heir = one.open_flow(to, spec, about);
+        let number = one.flows[heir].as_mut().map(|flow| {
+            flow.accounts.clone_from(&accounts);
+            (flow.word, flow.behind) = (word, true);
+            flow.number
+        });
+        if let Some(old) = one.flows[at].as_mut() {
+            old.heir = number.map(|number| (heir, number));
+        }
+        if !is_up {
+            one.fold(at);
+            one.schedule_again(now, at);
+        }
+        let routes = self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten());
+        let routes = routes.flat_map(|intake| intake.sources.values_mut()).flat_map(|source| source.routes.iter_mut());
+        routes.filter(|route| (route.host, route.flow) == (host, at)).for_each(|route| route.flow = heir);
+        self.hosts[host].close_flow(at);
+        self.tell_moved(host, &accounts);
+    }
+
+    /// Another host has something that was said to it, or will never have it: perhaps what it had to know of a flow.
+    pub(crate) fn word_ended(&mut self, token: u64) {
+        let flows = self.hosts.iter_mut().flat_map(|host| host.flows.iter_mut().flatten());
+        for flow in flows.filter(|flow| flow.word == Some(token)) {
+            flow.word = None;
+            self.words = self.words.saturating_sub(1);
+        }
+    }
+
+    /// Tells the sessions of sources what their stream gets now.
+    fn tell_moved(&mut self, host: usize, accounts: &[usize]) {
+        for account in accounts {
+            let is = self.hosts[host].accounts[*account].as_ref().filter(|account| account.was_attached);
+            let Some((at, link, sink)) = is.map(|is| (is.domain, is.link, is.sink)) else { continue };
+            let qos = self.sinks.get(&sink).and_then(|sink| sink.announced.qos).unwrap_or_default();
+            let effective = self.choose(host, qos).effective;
+            self.tell_effective(at, link, host, effective);
+        }
+    }
+}
+
+impl Host {
+    /// What a reliable flow that has an heir has not delivered goes to that, in front of what it has: the flow's path does not
+    /// stand, or not for long. Nothing happens to other flows.
+    pub(crate) fn fold(&mut self, at: usize) {
+        let Some(old) = self.flows[at].as_mut().filter(|old| old.reliable) else { return };
+        let Some(heir) = old.heir.take() else { return };
+        let (from, backlog) = (old.number, std::mem::take(&mut old.backlog));
+        let Some(flow) = self.heir(heir) else {
+            // The source is closed, and nobody waits for the rest.
+            self.flows[at].iter_mut().for_each(|old| old.backlog.clone_from(&backlog));
+            return;
+        };
+        flow.behind = false;
+        let later = std::mem::take(&mut flow.backlog);
+        let mut back = VecDeque::from(self.lanes.take_back(from));
+        back.extend(backlog);
+        back.extend(later);
+        self.heir(heir).into_iter().for_each(|flow| flow.backlog = std::mem::take(&mut back));
+    }
+
+    /// An heir, unless it has ended.
+    fn heir(&mut self, (at, number): (usize, FlowId)) -> Option<&mut OutFlow> {
+        self.flows.get_mut(at)?.as_mut().filter(|flow| flow.number == number)
+    }
+
+    /// A flow is done: its heir, if it has one, goes on.
+    pub(crate) fn succeed(&mut self, flow: &OutFlow) {
+        if let Some(heir) = flow.heir.and_then(|heir| self.heir(heir)) {
+            heir.behind = false;
+        }
+    }
+
+    /// Messages of a flow that the scheduler still holds go to the flow that its source has now.
+    fn schedule_again(&mut self, now: Duration, at: usize) {
+        let Some(flow) = self.flows[at].as_ref().filter(|flow| flow.reliable && flow.queued > 0) else { return };
+        let (epoch, number) = (flow.epoch, flow.number);
+        let Some(to) = self.by_epoch.get(&epoch).copied() else { return };
+        let items: Vec<_> = std::iter::from_fn(|| self.egress.pull(now)).collect();
+        for mut item in items {
+            if item.flow == (at, number) {
+                let Some(heir) = self.flows[to].as_mut() else { continue };
+                item.flow = (to, heir.number);
+                heir.queued += 1;
+                self.flows[at].iter_mut().for_each(|flow| flow.queued -= 1);
+            }
+            // Strict priority keeps what it is given.
+            let _ = self.egress.push(now, item);
+        }
+    }
+
+    /// Of each account, what its reliable flows have not brought to the sinks.
+    pub(crate) fn again(&self, account: usize) -> u64 {
+        let flows = self.flows.iter().flatten().filter(|flow| flow.reliable && flow.accounts.contains(&account));
+        let of = |flow: &OutFlow| {
+            let counts = self.lanes.counts(flow.number).unwrap_or_default();
+            counts.waiting + counts.under_way + (flow.backlog.len() + flow.queued) as u64
+        };
+        flows.map(of).sum()
+    }
+}

@@ -1,0 +1,121 @@
+//! Hosts with AF_XDP beside kernel UDP, in network namespaces.
+
+use crate::{LIMIT, Process, config, eventually, law};
+use insane::{Acceleration, EffectiveQos, Qos, Session, Sink, Source, SourceOptions, Stream};
+use insane_runtime::config::{Config, Datapath};
+use insane_tests_namespaces::{Namespaces, run};
+
+/// Two namespaces with two cables between them: UDP is bound to the first, AF_XDP to the second.
+#[derive(Debug)]
+pub struct Cables(pub Namespaces);
+
+impl Cables {
+    /// `None` where namespaces or AF_XDP sockets cannot be made; then it has said so.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let namespaces = Namespaces::new(["pa", "pb"], |names| {
+            let [a, b] = names;
+            let mut steps: Vec<String> = ["veth0", "veth1"]
+                .map(|device| format!("link add {device} netns {a} type veth peer name {device} netns {b}"))
+                .into();
+            for (end, name) in (1..).zip(names) {
+                for (net, device) in ["veth0", "veth1"].iter().enumerate() {
+                    steps.push(format!("-n {name} addr add 10.9{}.0.{end}/24 dev {device}", 5 + net));
+                    steps.push(format!("-n {name} link set {device} up"));
+                }
+            }
+            steps
+        })?;
+        let socket = rustix::net::socket(rustix::net::AddressFamily::XDP, rustix::net::SocketType::RAW, None);
+        if let Err(error) = socket {
+            println!("SKIPPED: AF_XDP sockets cannot be made here: {error}");
+            return None;
+        }
+        Some(Self(namespaces))
+    }
+
+    /// The configuration of an end, with AF_XDP.
+    fn config(end: usize) -> Config {
+        let addresses = [1, 2].map(|host| format!("10.95.0.{host}:7400").parse().expect("an address"));
+        let mut config = config(&format!("host-{end}"), addresses[end], &addresses);
+        let network = config.network.get_or_insert_default();
+        network.interface = "veth0".into();
+        network.datapath.push(Datapath {
+            interface: "veth1".into(),
+            address: format!("10.96.0.10{end}/24"),
+            ..Datapath::default()
+        });
+        config
+    }
+
+    /// A runtime at an end. `program` is the test crate's `runtime`.
+    #[must_use]
+    pub fn runtime(&self, program: &str, end: usize, change: impl FnOnce(&mut Config)) -> Process {
+        let mut config = Self::config(end);
+        change(&mut config);
+        Process::start(program, Some(self.0.name(end)), &config)
+    }
+
+    /// Pings by the kernel from the first end.
+    ///
+    /// # Errors
+    /// What was not answered.
+    pub fn ping(&self, to: &str) -> Result<String, String> {
+        run("ip", &format!("netns exec {} ping -n -q -c 3 -i 0.02 -W 5 {to}", self.0.name(0)))
+    }
+
+    /// Whether an XDP program is attached to an end's interface.
+    ///
+    /// # Panics
+    /// When the interface is gone.
+    #[must_use]
+    pub fn has_program(&self, end: usize) -> bool {
+        self.0.ip(end, "link show dev veth1").expect("it is there").contains("xdp")
+    }
+}
+
+/// A QoS with acceleration.
+#[must_use]
+pub fn accelerated(mut qos: Qos) -> Qos {
+    qos.set_acceleration(Acceleration::Preferred);
+    qos
+}
+
+/// What a stream gets towards a host, once that is known.
+///
+/// # Panics
+/// When it does not get known.
+#[must_use]
+pub fn towards(stream: &Stream, host: &str) -> EffectiveQos {
+    let mut found = None;
+    let known = eventually(|| {
+        found = stream.effective_qos().into_iter().find(|e| e.peer == host);
+        found.is_some()
+    });
+    assert!(known, "{:?}", stream.effective_qos());
+    found.expect("just found")
+}
+
+/// Waits until a stream goes over a datapath.
+///
+/// # Panics
+/// When it does not.
+pub fn goes_over(stream: &Stream, host: &str, datapath: &str) {
+    let there = eventually(|| stream.effective_qos().iter().any(|e| e.peer == host && e.datapath == datapath));
+    assert!(there, "not over {datapath}: {:?}", stream.effective_qos());
+}
+
+/// A source at one end and a sink at the other, of a stream of this QoS. On a busy machine a host may be away for longer than a
+/// source waits for one that is slow: this one waits.
+///
+/// # Panics
+/// When they do not meet.
+#[must_use]
+pub fn ends(from: &Session, to: &Session, qos: Qos, channel: &str) -> (Stream, Source, Sink) {
+    let sink = to.stream(qos).unwrap().sink(channel).unwrap();
+    let stream = from.stream(qos).unwrap();
+    let options = SourceOptions { deadline: LIMIT, ..SourceOptions::default() };
+    let source = stream.source_with(channel, options).unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{}", law(from));
+    (stream, source, sink)
+}

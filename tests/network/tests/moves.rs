@@ -1,0 +1,244 @@
+//! Two runtimes with AF_XDP beside kernel UDP, in network namespaces: how streams move when a datapath fails, an interface goes away
+//! or a runtime dies. Without root: SKIPPED.
+
+use insane::{Qos, Reliability, Sink, Source};
+use insane_datapath::fault::Plan;
+use insane_tests_host::Watchdog;
+use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
+use insane_tests_network::{LIMIT, eventually, law, law_holds, network_count, reliable, status};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(60);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// Emits numbers until it is told to stop; how many.
+fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
+    let mut next = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        source.send(&next.to_le_bytes().repeat(50)).expect("it is taken");
+        next += 1;
+        if next.is_multiple_of(16) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    next
+}
+
+/// Takes numbers until nothing comes any more after `last` was told; all of them.
+fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> {
+    let mut got = Vec::new();
+    loop {
+        match sink.consume_timeout(Duration::from_millis(300)) {
+            Ok(message) => {
+                let bytes = message.to_vec();
+                assert!(bytes.len() == 200 && bytes.chunks_exact(4).all(|part| part == &bytes[..4]), "it is not whole");
+                got.push(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+                seen.store(got.len(), Ordering::Relaxed);
+            }
+            Err(_) if over.load(Ordering::Relaxed) => return got,
+            Err(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_killed_runtime_leaves_no_program_and_its_streams_come_back_over_xdp() {
+    let _watchdog = Watchdog::start("killed", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, mut two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "xdp");
+    let send = |from: u32, to: u32| {
+        for i in from..to {
+            source.send(&i.to_le_bytes().repeat(30)).unwrap();
+        }
+    };
+    let expect = |from: u32, to: u32| {
+        for i in from..to {
+            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
+            assert_eq!(message.to_vec(), i.to_le_bytes().repeat(30));
+        }
+    };
+    send(0, 100);
+    expect(0, 50);
+    assert!(cables.has_program(1));
+    two.kill();
+    // The kernel takes it away when the last descriptor is closed, which may be a moment after the process's end.
+    assert!(eventually(|| !cables.has_program(1)), "the program is still there");
+    cables.ping("10.96.0.2").unwrap();
+    send(100, 200);
+    two.again();
+    expect(50, 200);
+    goes_over(&stream, "host-1", "xdp");
+    send(200, 300);
+    expect(200, 300);
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_bad_network_over_xdp_costs_only_what_is_counted() {
+    let _watchdog = Watchdog::start("bad", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let mut runtimes = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let plan = Plan { lose_ppm: 20_000, repeat_ppm: 20_000, delay_ppm: 20_000, change_ppm: 5000, cut: false };
+    for (runtime, seed) in runtimes.iter_mut().zip([3, 5]) {
+        runtime.again_with(plan, seed);
+    }
+    let [one, two] = &runtimes;
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for qos in [accelerated(Qos::default()), accelerated(reliable())] {
+        let (stream, source, sink) = ends(&a, &b, qos, "load");
+        goes_over(&stream, "host-1", "xdp");
+        let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+        let (sent, got) = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| count_up(&source, &stop));
+            let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
+            std::thread::sleep(Duration::from_millis(700));
+            stop.store(true, Ordering::Relaxed);
+            let sent = sender.join();
+            let all = sent.as_ref().map_or(0, |sent| *sent as usize);
+            let reliable = qos.reliability() == Reliability::Reliable;
+            eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
+            over.store(true, Ordering::Relaxed);
+            (sent.expect("it sends"), taker.join().expect("it takes"))
+        });
+        assert!(!got.is_empty() && sent > 100, "{} of {sent}", got.len());
+        let mut once = got.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), got.len(), "repeated");
+        if qos.reliability() == Reliability::Reliable {
+            assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
+        }
+        assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    }
+    assert!(network_count(&status(&a), "dropped") > 0, "nothing was lost: {}", law(&a));
+}
+
+#[test]
+fn an_interface_that_goes_away_costs_only_its_datapath() {
+    let _watchdog = Watchdog::start("gone", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "xdp");
+    cables.0.ip(0, "link del veth1").unwrap();
+    for round in 0..200u32 {
+        source.send(&round.to_le_bytes()).unwrap();
+    }
+    for round in 0..200u32 {
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{round}: {e}; {}", law(&a)));
+        assert_eq!(message.to_vec(), round.to_le_bytes());
+    }
+    goes_over(&stream, "host-1", "udp");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// A stream moves from one datapath to the other while it runs, when its cable is cut and when it is mended.
+fn moves(qos: Qos) {
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", "xdp");
+    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let (sent, got) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| count_up(&source, &stop));
+        let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
+        // Whatever is lost on the way: messages go on coming.
+        let flowing = || {
+            let before = seen.load(Ordering::Relaxed);
+            assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(&a));
+        };
+        // Ends the threads even if something here fails.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..2 {
+                flowing();
+                cables.0.ip(0, "link set veth1 down").unwrap();
+                goes_over(&stream, "host-1", "udp");
+                let effective = towards(&stream, "host-1");
+                assert!(effective.reasons[0].contains("host-0 does not reach host-1 over xdp"), "{effective:?}");
+                flowing();
+                cables.0.ip(0, "link set veth1 up").unwrap();
+                goes_over(&stream, "host-1", "xdp");
+            }
+            flowing();
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join();
+        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
+        let reliable = qos.reliability() == Reliability::Reliable;
+        eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
+        over.store(true, Ordering::Relaxed);
+        let got = taker.join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (sent.expect("it sends"), got.expect("it takes"))
+    });
+    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
+    assert!(got.len() > 400, "{} of {sent}", got.len());
+    if qos.reliability() == Reliability::Reliable {
+        assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    let moved = status(&a)["network"]["hosts"][0]["moves"].as_u64();
+    assert!(moved >= Some(4), "{}", law(&a));
+}
+
+#[test]
+fn a_reliable_stream_moves_without_a_loss() {
+    let _watchdog = Watchdog::start("reliable moves", TEST);
+    moves(accelerated(reliable()));
+}
+
+#[test]
+fn a_best_effort_stream_moves_in_order() {
+    let _watchdog = Watchdog::start("best effort moves", TEST);
+    moves(accelerated(Qos::default()));
+}
+
+/// Whichever runtime dies, and whatever the network does meanwhile, a reliable stream delivers every number once and in order.
+#[test]
+fn runtimes_die_again_and_again_and_the_stream_stays_whole() {
+    let _watchdog = Watchdog::start("again and again", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let mut runtimes = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let plan = Plan { lose_ppm: 5000, repeat_ppm: 5000, delay_ppm: 5000, change_ppm: 1000, cut: false };
+    for (runtime, seed) in runtimes.iter_mut().zip([11, 13]) {
+        runtime.again_with(plan, seed);
+    }
+    let (a, b) = (runtimes[0].session("source"), runtimes[1].session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let (sent, got) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| count_up(&source, &stop));
+        let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..8u64 {
+                // At another moment of the paths' lives each time.
+                std::thread::sleep(Duration::from_millis(60 + round * 35));
+                match round % 4 {
+                    0 => runtimes[1].again(),
+                    1 => cables.0.ip(0, "link set veth1 down").map(drop).unwrap(),
+                    2 => runtimes[0].again(),
+                    _ => {
+                        cables.0.ip(0, "link set veth1 up").unwrap();
+                        runtimes.iter_mut().for_each(insane_tests_network::Process::again);
+                    }
+                }
+            }
+            goes_over(&stream, "host-1", "xdp");
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join();
+        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
+        eventually(|| seen.load(Ordering::Relaxed) >= all || taker.is_finished());
+        over.store(true, Ordering::Relaxed);
+        let got = taker.join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (sent.expect("it sends"), got.expect("it takes"))
+    });
+    assert!(sent > 100 && got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(&a));
+}
