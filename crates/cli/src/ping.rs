@@ -83,7 +83,8 @@ impl Ping {
                     samples.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
                 }
                 Ok(()) => {}
-                Err(e) if e.code() == Code::Timeout => lost += 1,
+                // The first answer of all may be given before who answers knows of this sink.
+                Err(e) if e.code() == Code::Timeout => lost += u64::from(round >= self.warm_up),
                 Err(e) => return Err(e.into()),
             }
             if round.is_multiple_of(256) {
