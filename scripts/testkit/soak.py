@@ -1,12 +1,14 @@
 """`make soak`: the long runs. Writes out/soak.json.
 
 A soak test is an ignored Rust test whose name begins with `soak_`, or an executable file in tests/soak. Each gets its
-share of the time in INSANE_SOAK_SECONDS and may leave a report, any JSON, at INSANE_SOAK_REPORT.
+share of the time in INSANE_SOAK_SECONDS and may leave a report, any JSON, at INSANE_SOAK_REPORT. A line of its log that
+begins with `progress: ` is shown while it runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -15,7 +17,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +62,43 @@ def rust_tests() -> list[tuple[cargo.Binary, str]]:
 def scripts() -> list[Path]:
     """The executable files of tests/soak."""
     return sorted(path for path in (ROOT / "tests/soak").glob("*") if path.is_file() and os.access(path, os.X_OK))
+
+
+PROGRESS = "progress: "
+"""How a line begins that is shown while its test runs."""
+
+LOOK_S = 2.0
+"""How often a log is looked at for such lines, in seconds."""
+
+
+def told(text: str) -> list[str]:
+    """What the lines of a log say that tell how far its test is."""
+    lines = text.splitlines()
+    return [line.removeprefix(PROGRESS) for line in lines if line.startswith(PROGRESS)]
+
+
+@contextlib.contextmanager
+def shown(unit: str) -> Iterator[None]:
+    """Shows how far the test is whose log this is, until it has ended."""
+    log, over = LOGS / f"{slug(unit)}.log", threading.Event()
+    # That of the run before.
+    log.unlink(missing_ok=True)
+
+    def show() -> None:
+        count = 0
+        while not over.wait(LOOK_S):
+            lines = told(log.read_text(errors="replace")) if log.exists() else []
+            for line in lines[count:]:
+                print(f"       {line}", flush=True)
+            count = len(lines)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def script(path: Path, env: dict[str, str], limit_s: float) -> Result:
@@ -128,10 +169,12 @@ def run(seconds: int, only: list[str]) -> int:
         env = {"INSANE_SOAK_SECONDS": str(share), "INSANE_SOAK_REPORT": str(own), "INSANE_VERB": "soak"}
         limit_s = share + SPARE_S
         if isinstance(job, Path):
-            result = script(job, env, limit_s)
+            with shown(f"soak {job.stem}"):
+                result = script(job, env, limit_s)
         else:
-            arguments = ["--ignored", "--exact", name]
-            result = cargo.run(job[0], arguments, limit_s=limit_s, name=f"soak {job[0].package.name} {name}", env=env)
+            arguments, unit = ["--ignored", "--exact", name], f"soak {job[0].package.name} {name}"
+            with shown(unit):
+                result = cargo.run(job[0], arguments, limit_s=limit_s, name=unit, env=env)
             if not result.passed and not result.failed:
                 result.fail("did not run")
         result.write(RESULTS / "soak")

@@ -88,6 +88,28 @@ pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     holds()
 }
 
+/// How many seconds a long test runs: what the variable says, else `default`.
+#[must_use]
+pub fn length(variable: &str, default: u64) -> Duration {
+    Duration::from_secs(std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default))
+}
+
+/// Says how far a long test is, past the harness, which keeps back what a test prints until it has ended.
+pub fn progress(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "progress: {text}");
+}
+
+/// Leaves the report of a soak test where the runner of those wants it.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn leave(report: &Value) {
+    if let Ok(path) = std::env::var("INSANE_SOAK_REPORT") {
+        std::fs::write(path, format!("{report}\n")).expect("the report");
+    }
+}
+
 /// A runtime's report.
 ///
 /// # Panics
@@ -172,6 +194,19 @@ impl Process {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Ends it in good order: it closes what it has and goes.
+    pub fn leave(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+
+    /// Whether it was started and has not ended.
+    pub fn lives(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
