@@ -1,6 +1,7 @@
 //! A runtime that dies, comes back, or is not heard for a while.
 
 use insane::Qos;
+use insane_shm::counters::Count;
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
     LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two, within,
@@ -96,6 +97,35 @@ fn what_is_emitted_while_a_source_lets_go_of_a_lost_sink_is_counted() {
     let [delivered, unconfirmed] = ["delivered", "unconfirmed"].map(|name| network_count(&report, name));
     assert!((delivered..=delivered + unconfirmed).contains(&seen), "{seen} seen, {}", law(&a));
     assert!(eventually(|| status(&a)["network"]["under_way"] == 0), "payloads are kept: {}", law(&a));
+}
+
+#[test]
+fn what_a_killed_runtime_had_taken_and_not_brought_to_the_sinks_is_unconfirmed() {
+    let _watchdog = Watchdog::start("taken", TEST);
+    let [mut one, two] = two(PROGRAM);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let _sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    // Nobody answers, so messages gather in the runtime: more of them than its link has entries.
+    two.hold();
+    let mut emitted = 0;
+    for _ in 0..60 {
+        for _ in 0..50 {
+            source.send(&[7; 40]).unwrap();
+            emitted += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    one.kill();
+    assert!(within(Duration::from_secs(5), || source.sinks() == 0));
+    two.go_on();
+    let cells = a.counts();
+    let count = |count| cells.iter().map(|cell| cell.get(count)).sum::<u64>();
+    let account = insane_tests_host::account(&cells);
+    assert_eq!(account.intended, emitted);
+    assert!(account.holds(), "{account:?}, unconfirmed {}", count(Count::Unconfirmed));
+    assert!(count(Count::Unconfirmed) > 1024, "{} are unconfirmed", count(Count::Unconfirmed));
 }
 
 #[test]
