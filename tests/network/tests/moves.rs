@@ -42,6 +42,26 @@ fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> 
     }
 }
 
+/// Numbers go from a source to a sink for as long as `meanwhile` takes, which is told how many have come. How many were sent, and
+/// which came; from a reliable source all are waited for.
+fn numbers(source: &Source, sink: &Sink, reliable: bool, meanwhile: impl FnOnce(&AtomicUsize)) -> (u32, Vec<u32>) {
+    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| count_up(source, &stop));
+        let taker = scope.spawn(|| take_numbers(sink, &over, &seen));
+        // Ends the threads even if something here fails.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&seen)));
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join();
+        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
+        eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
+        over.store(true, Ordering::Relaxed);
+        let got = taker.join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (sent.expect("it sends"), got.expect("it takes"))
+    })
+}
+
 #[test]
 fn a_killed_runtime_leaves_no_program_and_its_streams_come_back_over_xdp() {
     let _watchdog = Watchdog::start("killed", TEST);
@@ -91,25 +111,14 @@ fn a_bad_network_over_xdp_costs_only_what_is_counted() {
     for qos in [accelerated(Qos::default()), accelerated(reliable())] {
         let (stream, source, sink) = ends(&a, &b, qos, "load");
         goes_over(&stream, "host-1", "xdp");
-        let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
-        let (sent, got) = std::thread::scope(|scope| {
-            let sender = scope.spawn(|| count_up(&source, &stop));
-            let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
-            std::thread::sleep(Duration::from_millis(700));
-            stop.store(true, Ordering::Relaxed);
-            let sent = sender.join();
-            let all = sent.as_ref().map_or(0, |sent| *sent as usize);
-            let reliable = qos.reliability() == Reliability::Reliable;
-            eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
-            over.store(true, Ordering::Relaxed);
-            (sent.expect("it sends"), taker.join().expect("it takes"))
-        });
+        let reliable = qos.reliability() == Reliability::Reliable;
+        let (sent, got) = numbers(&source, &sink, reliable, |_| std::thread::sleep(Duration::from_millis(700)));
         assert!(!got.is_empty() && sent > 100, "{} of {sent}", got.len());
         let mut once = got.clone();
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), got.len(), "repeated");
-        if qos.reliability() == Reliability::Reliable {
+        if reliable {
             assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
         }
         assert!(eventually(|| law_holds(&a)), "{}", law(&a));
@@ -144,42 +153,28 @@ fn moves(qos: Qos) {
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, qos, "c");
     goes_over(&stream, "host-1", "xdp");
-    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
-    let (sent, got) = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| count_up(&source, &stop));
-        let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
         // Whatever is lost on the way: messages go on coming.
         let flowing = || {
             let before = seen.load(Ordering::Relaxed);
             assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(&a));
         };
-        // Ends the threads even if something here fails.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..2 {
-                flowing();
-                cables.0.ip(0, "link set veth1 down").unwrap();
-                goes_over(&stream, "host-1", "udp");
-                let effective = towards(&stream, "host-1");
-                assert!(effective.reasons[0].contains("host-0 does not reach host-1 over xdp"), "{effective:?}");
-                flowing();
-                cables.0.ip(0, "link set veth1 up").unwrap();
-                goes_over(&stream, "host-1", "xdp");
-            }
+        for _ in 0..2 {
             flowing();
-        }));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sender.join();
-        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
-        let reliable = qos.reliability() == Reliability::Reliable;
-        eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
-        over.store(true, Ordering::Relaxed);
-        let got = taker.join();
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (sent.expect("it sends"), got.expect("it takes"))
+            cables.0.ip(0, "link set veth1 down").unwrap();
+            goes_over(&stream, "host-1", "udp");
+            let effective = towards(&stream, "host-1");
+            assert!(effective.reasons[0].contains("host-0 does not reach host-1 over xdp"), "{effective:?}");
+            flowing();
+            cables.0.ip(0, "link set veth1 up").unwrap();
+            goes_over(&stream, "host-1", "xdp");
+        }
+        flowing();
     });
     assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
     assert!(got.len() > 400, "{} of {sent}", got.len());
-    if qos.reliability() == Reliability::Reliable {
+    if reliable {
         assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
     }
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
@@ -211,34 +206,21 @@ fn runtimes_die_again_and_again_and_the_stream_stays_whole() {
     }
     let (a, b) = (runtimes[0].session("source"), runtimes[1].session("sink"));
     let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
-    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
-    let (sent, got) = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| count_up(&source, &stop));
-        let taker = scope.spawn(|| take_numbers(&sink, &over, &seen));
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for round in 0..8u64 {
-                // At another moment of the paths' lives each time.
-                std::thread::sleep(Duration::from_millis(60 + round * 35));
-                match round % 4 {
-                    0 => runtimes[1].again(),
-                    1 => cables.0.ip(0, "link set veth1 down").map(drop).unwrap(),
-                    2 => runtimes[0].again(),
-                    _ => {
-                        cables.0.ip(0, "link set veth1 up").unwrap();
-                        runtimes.iter_mut().for_each(insane_tests_network::Process::again);
-                    }
+    let (sent, got) = numbers(&source, &sink, true, |_| {
+        for round in 0..8u64 {
+            // At another moment of the paths' lives each time.
+            std::thread::sleep(Duration::from_millis(60 + round * 35));
+            match round % 4 {
+                0 => runtimes[1].again(),
+                1 => cables.0.ip(0, "link set veth1 down").map(drop).unwrap(),
+                2 => runtimes[0].again(),
+                _ => {
+                    cables.0.ip(0, "link set veth1 up").unwrap();
+                    runtimes.iter_mut().for_each(insane_tests_network::Process::again);
                 }
             }
-            goes_over(&stream, "host-1", "xdp");
-        }));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sender.join();
-        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
-        eventually(|| seen.load(Ordering::Relaxed) >= all || taker.is_finished());
-        over.store(true, Ordering::Relaxed);
-        let got = taker.join();
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (sent.expect("it sends"), got.expect("it takes"))
+        }
+        goes_over(&stream, "host-1", "xdp");
     });
     assert!(sent > 100 && got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(&a));
 }

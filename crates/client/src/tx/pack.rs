@@ -7,7 +7,7 @@
 use super::{Emit, Place, Tx};
 use insane_shm::counters::Count;
 use insane_shm::link::{Descriptor, FLAG_PACKED, FLAG_WIDE, INLINE_BYTES};
-use insane_shm::pack::{MAX_COPIED, PackWriter};
+use insane_shm::pack::{MAX_COPIED, PackWriter, bytes_for};
 use insane_shm::segment::prefetch_to_write;
 use insane_shm::slab::SlotId;
 use std::ptr::NonNull;
@@ -48,6 +48,21 @@ impl Pack {
     #[inline(always)]
     fn has_lent(&self, piece: Place) -> bool {
         self.lent != 0 && Place::piece(self.slot, self.lent) == piece
+    }
+
+    /// Lends a piece for a message of `len` bytes, if the pack is wide, has room, and none is lent.
+    #[inline(always)]
+    fn lend(&mut self, len: u32) -> Option<(NonNull<u8>, Place)> {
+        if !self.wide || self.lent != 0 {
+            return None;
+        }
+        let (base, offset) = self.writer.room(len)?;
+        self.lent = offset;
+        // Sinks have read what lies where the next one will. Getting it back takes as long as filling this one.
+        if let Some(next) = self.writer.after(bytes_for(len)) {
+            prefetch_to_write(next, len as usize);
+        }
+        Some((base, Place::piece(self.slot, offset)))
     }
 }
 
@@ -121,16 +136,8 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn lend_piece(&mut self, index: usize, len: u32) -> Option<(NonNull<u8>, Place)> {
         let Some(Some(source)) = self.sources.get_mut(index) else { return None };
-        if let Some(Pack { slot, writer, wide: true, lent: lent @ 0, .. }) = &mut source.pack
-            && let Some((base, offset)) = writer.room(len)
-        {
-            *lent = offset;
-            // Sinks have read what lies where the next one will. Getting it back takes as long as filling this one.
-            let next = len.next_multiple_of(8) + 8;
-            if let Some(next) = writer.after(next) {
-                prefetch_to_write(next, len as usize);
-            }
-            return Some((base, Place::piece(*slot, offset)));
+        if let Some(piece) = source.pack.as_mut().and_then(|pack| pack.lend(len)) {
+            return Some(piece);
         }
         if !source.batching || source.astray >= ASTRAY {
             return None;
@@ -148,10 +155,7 @@ impl Tx {
         if !self.open(index, true) {
             return None;
         }
-        let pack = self.sources.get_mut(index)?.as_mut()?.pack.as_mut()?;
-        let (base, offset) = pack.writer.room(len)?;
-        pack.lent = offset;
-        Some((base, Place::piece(pack.slot, offset)))
+        self.sources.get_mut(index)?.as_mut()?.pack.as_mut()?.lend(len)
     }
 
     /// Emits `len` bytes of a piece, if it is lent of the pack that the source fills; without `more`, and once there is no room for
