@@ -33,7 +33,7 @@ fn a_fault_injector_that_injects_nothing_conforms() {
     c::payload_is_gathered(&mut wrapped());
     c::every_slot_comes_back(&mut wrapped());
     c::nothing_waits(&mut wrapped());
-    c::closing_ends_it(wrapped());
+    c::closing_ends_it(wrapped(), &mut c::open_again);
 }
 
 /// Sends numbered frames through a plan and returns the numbers that arrived whole, with what was injected.

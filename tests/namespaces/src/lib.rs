@@ -43,6 +43,18 @@ pub fn enter(name: &str) {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
 }
 
+/// Whether AF_XDP sockets can be made here. Where they cannot it has said so.
+#[must_use]
+pub fn has_af_xdp() -> bool {
+    match rustix::net::socket(rustix::net::AddressFamily::XDP, rustix::net::SocketType::RAW, None) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("SKIPPED: AF_XDP sockets cannot be made here: {error}");
+            false
+        }
+    }
+}
+
 /// Some namespaces; removed when dropped, with what is in them.
 #[derive(Debug)]
 pub struct Namespaces {

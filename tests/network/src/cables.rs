@@ -3,7 +3,7 @@
 use crate::{LIMIT, Process, config, eventually, law};
 use insane::{Acceleration, EffectiveQos, Qos, Session, Sink, Source, SourceOptions, Stream};
 use insane_runtime::config::{Config, Datapath};
-use insane_tests_namespaces::{Namespaces, run};
+use insane_tests_namespaces::{Namespaces, has_af_xdp, run};
 
 /// Two namespaces with two cables between them: UDP is bound to the first, AF_XDP to the second.
 #[derive(Debug)]
@@ -26,12 +26,7 @@ impl Cables {
             }
             steps
         })?;
-        let socket = rustix::net::socket(rustix::net::AddressFamily::XDP, rustix::net::SocketType::RAW, None);
-        if let Err(error) = socket {
-            println!("SKIPPED: AF_XDP sockets cannot be made here: {error}");
-            return None;
-        }
-        Some(Self(namespaces))
+        has_af_xdp().then_some(Self(namespaces))
     }
 
     /// The configuration of an end, with AF_XDP.

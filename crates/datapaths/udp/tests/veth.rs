@@ -51,29 +51,14 @@ impl Cable {
 
 /// The whole suite, with ends opened again in their namespaces.
 fn conform(cable: &Cable, six: bool) {
-    let rig = || cable.rig(six);
-    let reopen = |end: End, datapath: &mut dyn Datapath| {
+    conformance::every_frame_has_an_outcome(&mut cable.rig(six));
+    let mut reopen = |end: End, datapath: &mut dyn Datapath| {
         cable.0.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
     };
-    conformance::frames_arrive_whole(&mut rig());
-    conformance::order_is_kept_and_nothing_repeated(&mut rig());
-    conformance::payload_is_gathered(&mut rig());
-    conformance::every_frame_has_an_outcome(&mut rig());
-    conformance::every_slot_comes_back(&mut rig());
-    conformance::nothing_waits(&mut rig());
-    conformance::a_sleeper_is_woken(&mut rig());
-    conformance::payload_lands_where_it_belongs(&mut rig());
-    cable.0.inside(0, || conformance::closing_ends_it(rig()));
-    conformance::a_sleeper_is_woken_every_time(&mut rig());
-    conformance::bursts_beyond_all_room_do_no_harm(&mut rig());
-    conformance::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
-    conformance::closing_under_load_ends_it(&mut rig(), &mut { reopen });
-    for end in 0..2 {
-        conformance::a_link_that_went_down_comes_back(&mut rig(), &mut |up| {
-            let state = if up { "up" } else { "down" };
-            cable.0.ip(end, &format!("link set veth0 {state}")).expect("it can be set");
-        });
-    }
+    conformance::all_over_a_cable(|| cable.rig(six), &mut reopen, &mut |end, up| {
+        let state = if up { "up" } else { "down" };
+        cable.0.ip(end, &format!("link set veth0 {state}")).expect("it can be set");
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Cable, config};
 use insane_datagrams::{DatagramConfig, Datagrams, station_of};
 use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
-use insane_datapath::conformance::{self as suite, End, Rig, pattern};
+use insane_datapath::conformance::{Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath, DatapathError};
 use insane_datapath_xdp::{Attach, Filter, Vlan, XdpConfig, XdpDatapath};
@@ -82,45 +82,22 @@ fn rig(cable: &Cable, on: &XdpConfig, own: [&str; 2]) -> Rig {
     rig
 }
 
-/// The whole suite.
-fn conform(cable: &Cable, on: &XdpConfig, own: [&str; 2]) {
-    let reopen = |end: End, datapath: &mut dyn Datapath| {
-        cable.0.inside(if end == End::A { 0 } else { 1 }, || datapath.open().expect("it opens again"));
-    };
-    let rig = || rig(cable, on, own);
-    suite::frames_arrive_whole(&mut rig());
-    suite::order_is_kept_and_nothing_repeated(&mut rig());
-    suite::payload_is_gathered(&mut rig());
-    suite::every_slot_comes_back(&mut rig());
-    suite::nothing_waits(&mut rig());
-    suite::a_sleeper_is_woken(&mut rig());
-    suite::payload_lands_where_it_belongs(&mut rig());
-    cable.0.inside(0, || suite::closing_ends_it(rig()));
-    suite::a_sleeper_is_woken_every_time(&mut rig());
-    suite::bursts_beyond_all_room_do_no_harm(&mut rig());
-    suite::a_peer_that_restarts_is_reached_again(&mut rig(), &mut { reopen });
-    suite::closing_under_load_ends_it(&mut rig(), &mut { reopen });
-    for end in [0, 1] {
-        suite::a_link_that_went_down_comes_back(&mut rig(), &mut |up| cable.set_up(end, up));
-    }
-}
-
 #[test]
 fn conforms_over_ipv4() {
     let Some(cable) = Cable::new(1500, 1) else { return };
-    conform(&cable, &config(Attach::NativeOrGeneric), OWN[0]);
+    cable.conform(|| rig(&cable, &config(Attach::NativeOrGeneric), OWN[0]));
 }
 
 #[test]
 fn conforms_over_ipv6() {
     let Some(cable) = Cable::new(1500, 1) else { return };
-    conform(&cable, &config(Attach::NativeOrGeneric), OWN[1]);
+    cable.conform(|| rig(&cable, &config(Attach::NativeOrGeneric), OWN[1]));
 }
 
 #[test]
 fn conforms_with_jumbo_frames_before_the_stack() {
     let Some(cable) = Cable::new(9000, 1) else { return };
-    conform(&cable, &config(Attach::Generic), OWN[0]);
+    cable.conform(|| rig(&cable, &config(Attach::Generic), OWN[0]));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Two network namespaces with a cable between them, made by a test and gone with it.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use insane_datapath::conformance::Rig;
+use insane_datapath::conformance::{self as suite, End, Rig};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_xdp::{Attach, XdpConfig, XdpDatapath};
-use insane_tests_namespaces::Namespaces;
+use insane_tests_namespaces::{Namespaces, has_af_xdp};
 
 /// The interface's name at both ends.
 pub(crate) const DEVICE: &str = "veth0";
@@ -38,12 +38,7 @@ impl Cable {
             }
             steps
         })?;
-        let socket = rustix::net::socket(rustix::net::AddressFamily::XDP, rustix::net::SocketType::RAW, None);
-        if let Err(error) = socket {
-            println!("SKIPPED: AF_XDP sockets cannot be made here: {error}");
-            return None;
-        }
-        Some(Self(namespaces))
+        has_af_xdp().then_some(Self(namespaces))
     }
 
     /// A datapath on one end, or why there is none.
@@ -62,6 +57,14 @@ impl Cable {
     /// Datapaths on both ends.
     pub(crate) fn rig(&self, config: &XdpConfig) -> Rig {
         Rig { a: Box::new(self.open(0, config)), b: Box::new(self.open(1, config)) }
+    }
+
+    /// The suite but for outcomes, with rigs on this cable.
+    pub(crate) fn conform(&self, rig: impl FnMut() -> Rig) {
+        let mut reopen = |end: End, datapath: &mut dyn Datapath| {
+            self.0.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+        };
+        suite::all_over_a_cable(rig, &mut reopen, &mut |end, up| self.set_up(end, up));
     }
 
     /// Sets the link of one end up or down.
