@@ -30,6 +30,7 @@ local f = {
     flow = ProtoField.uint32("insane.flow", "Flow"),
     index = ProtoField.uint32("insane.index", "Index"),
     sequence = ProtoField.uint64("insane.sequence", "Sequence"),
+    joined = ProtoField.uint8("insane.joined", "Sinks that joined"),
     lifetime = ProtoField.uint32("insane.lifetime_us", "Lifetime (us)"),
     priority = ProtoField.uint8("insane.priority", "Priority", base.DEC, nil, 0xf0),
     timestamp = ProtoField.uint64("insane.timestamp_ns", "Emitted (ns)"),
@@ -140,7 +141,8 @@ local function data(tree, record, kind, flags, head_bytes)
     tree:add_le(f.flow, record(4, 4))
     tree:add_le(f.index, record(8, 4))
     tree:add_le(f.lifetime, record(12, 4))
-    tree:add_le(f.sequence, record(16, 8))
+    tree:add_le(f.sequence, record(16, 7))
+    tree:add(f.joined, record(23, 1))
     tree:add(f.priority, record(1, 1))
     if kind == 12 then
         local count, at = record(24, 2):le_uint(), head_bytes

@@ -4,6 +4,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::fork::Guarded;
+use crate::revive::Reopened;
 use crate::rx::{FlowSink, Rx, RxFlow};
 use crate::service::{FIRST_PEER, watch};
 use crate::session::{Endpoint, Event, Shared, lock};
@@ -22,7 +23,7 @@ use insane_wire::id::{Epoch, PairToken, SessionId, SinkId};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ struct Outgoing {
     at: usize,
     waiting: Vec<(usize, Epoch, SinkId, u64, bool)>,
     asked: HashMap<(u32, SinkId), bool>,
-    /// Flows of a parked link that are open here too, and their cells.
-    reopened: HashMap<(usize, SinkId), u32>,
+    /// Flows of a parked link that are open here too: their cells, and the numbers under which their sinks joined.
+    reopened: HashMap<(usize, SinkId), Reopened>,
     /// Other flows that were opened while there was one.
     late: Vec<peer::FlowOpened>,
 }
@@ -246,9 +247,7 @@ impl Peers {
         for incoming in pair.incoming.into_values() {
             let mut rx = incoming.stream.rx.visit();
             rx.remember_cursors(incoming.at);
-            if let Some(link) = rx.links[incoming.at].as_mut() {
-                link.peer_gone = true;
-            }
+            rx.bereave(incoming.at);
             rx.sweep(incoming.at);
             rx.interrupt();
             self.end_cells(&mut rx);
@@ -537,14 +536,26 @@ impl Peers {
         let cell = cells.start_for(at, CellState::Consuming, epoch, sink)?;
         drop(cells);
         let number = cell.index();
-        entry.sinks.push(FlowSink { index, id: sink, cell, end: None, cursor });
+        entry.joins = entry.joins.wrapping_add(1);
+        let join = entry.joins;
+        entry.sinks.push(FlowSink {
+            index,
+            id: sink,
+            cell,
+            end: None,
+            cursor,
+            join,
+            joined: false,
+            late: VecDeque::new(),
+        });
         l.forget_recent();
         if let Some(s) = rx.sinks[index].as_mut() {
             s.flows += 1;
         }
         drop(rx);
         reach(Step::Flow);
-        let opened = peer::FlowOpened { source: flow.source, sink: flow.sink.clone(), cell: number, cursor };
+        let (source, sink, join) = (flow.source, flow.sink.clone(), join.into());
+        let opened = peer::FlowOpened { source, sink, cell: number, cursor, join };
         pair.send(link, Body::FlowOpened(opened), &[]);
         Ok(())
     }
@@ -559,7 +570,7 @@ impl Peers {
             let key = (flow.source as usize, sink);
             let outgoing = self.outgoing(at, link)?;
             if parked.contains(&key) {
-                outgoing.reopened.insert(key, flow.cell);
+                outgoing.reopened.insert(key, Reopened { cell: flow.cell, join: flow.join as u16 });
             } else if !observer {
                 outgoing.late.push(flow.clone());
             }
@@ -589,8 +600,14 @@ impl Peers {
         let cell = shared.cells().start(CellState::Producing, epoch, sink)?;
         let new = TxFlow::new(sink, cell, flow.cell, observer, source.sequence + 1);
         match source.routes.iter_mut().find(|r| r.link == outgoing.at) {
-            Some(route) => route.flows.push(new),
-            None => source.routes.push(crate::tx::Route { link: outgoing.at, flows: vec![new] }),
+            Some(route) => {
+                route.flows.push(new);
+                route.joined = flow.join as u16;
+            }
+            None => {
+                let route = crate::tx::Route { link: outgoing.at, flows: vec![new], joined: flow.join as u16 };
+                source.routes.push(route);
+            }
         }
         Ok(())
     }
@@ -628,7 +645,7 @@ impl Peers {
             if let Some(l) = rx.links[incoming.at].as_mut() {
                 let ended = l.flows.get_mut(&flow.source).into_iter().flat_map(|f| f.sinks.iter_mut());
                 for s in ended.filter(|s| s.id == sink) {
-                    s.end = Some(flow.position);
+                    s.end_at(flow.position);
                 }
                 l.forget_recent();
             }

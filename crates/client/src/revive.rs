@@ -30,6 +30,30 @@ struct Heir {
     next: u64,
 }
 
+/// A flow that is open again at the next runtime.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reopened {
+    /// Its cell with that.
+    pub(crate) cell: u32,
+    /// Under which number its sink joined the source there.
+    pub(crate) join: u16,
+}
+
+/// The flows of a parked link that are open again, by source and sink.
+pub(crate) type AllReopened = HashMap<(usize, SinkId), Reopened>;
+
+/// Of each source the number of the sink that joined it last.
+fn joined(reopened: &AllReopened) -> HashMap<usize, u16> {
+    let mut last = HashMap::new();
+    for ((index, _), one) in reopened {
+        let known = last.entry(*index).or_insert(one.join);
+        if one.join.wrapping_sub(*known) < 1 << 15 {
+            *known = one.join;
+        }
+    }
+    last
+}
+
 /// Whether a message of a source is not known to have ended for all of its flows on a link.
 fn is_needed(source: &TxSource, at: usize, link: &TxLink, entry: &Entry) -> bool {
     let sequence = entry.descriptor.sequence;
@@ -128,7 +152,7 @@ impl Tx {
     }
 
     /// Gives the heir of a parked link what it has room for. Whether it has everything now.
-    pub(crate) fn hand_on(&mut self, parked: usize, heir: usize) -> bool {
+    pub(crate) fn hand_on(&mut self, parked: usize, heir: usize, reopened: &AllReopened) -> bool {
         let known = |l: &TxLink| l.parked.as_ref().is_some_and(|p| p.heir.as_ref().is_some_and(|h| h.at == heir));
         if !self.links[parked].as_ref().is_some_and(known) {
             self.retain_needed(parked);
@@ -140,10 +164,12 @@ impl Tx {
             }
         }
         let (Some(mut old), Some(mut new)) = (self.links[parked].take(), self.links[heir].take()) else { return false };
+        let joined = joined(reopened);
         let mut next = old.parked.as_ref().and_then(|p| p.heir.as_ref()).map_or(0, |h| h.next);
         let done = loop {
             let Some(entry) = old.log.as_ref().and_then(|l| l.from(next)) else { break true };
-            let d = entry.descriptor;
+            let mut d = entry.descriptor;
+            d.joined = joined.get(&(d.source as usize)).copied().unwrap_or(0);
             let slot = (d.flags & FLAG_INLINE == 0).then_some(SlotId { segment: d.segment, slot: d.slot });
             if new.producer.credit() == 0 {
                 new.reclaim(&mut self.slab);
@@ -171,9 +197,10 @@ impl Tx {
         done
     }
 
-    /// The heir of a parked link has everything: it gets the flows, whose cells with their new consumer are `cells`.
-    pub(crate) fn succeed(&mut self, parked: usize, heir: usize, cells: &HashMap<(usize, SinkId), u32>) {
+    /// The heir of a parked link has everything: it gets the flows.
+    pub(crate) fn succeed(&mut self, parked: usize, heir: usize, reopened: &AllReopened) {
         let Some(mut old) = self.links[parked].take() else { return };
+        let joined = joined(reopened);
         // What the heir has of each flow; all else has ended.
         let mut moved: HashMap<usize, Vec<u64>> = HashMap::new();
         for entry in old.log.iter().flat_map(|l| l.iter()) {
@@ -182,14 +209,14 @@ impl Tx {
         for (index, source) in self.sources.iter_mut().enumerate().filter_map(|(n, s)| Some((n, s.as_mut()?))) {
             let sequences = moved.get(&index).map_or(&[][..], |s| s);
             for route in source.routes.iter_mut().filter(|r| r.link == parked) {
-                route.link = heir;
+                (route.link, route.joined) = (heir, joined.get(&index).copied().unwrap_or(0));
                 for flow in &mut route.flows {
                     let left = sequences.iter().filter(|s| **s >= flow.start).count() as u64;
                     let ended = flow.given.saturating_sub(left).max(flow.before);
                     flow.known = old.finished_of(flow).max(flow.known);
                     old.take_over(&flow.cell, flow.sink, flow.peer_cell, ended - flow.before);
                     flow.before = ended;
-                    flow.peer_cell = cells.get(&(index, flow.sink)).copied().unwrap_or(u32::MAX);
+                    flow.peer_cell = reopened.get(&(index, flow.sink)).map_or(u32::MAX, |r| r.cell);
                 }
             }
         }

@@ -121,6 +121,8 @@ pub(crate) struct RxFlow {
     /// On a link that keeps cursors: the number of the last message that went to the sinks, unless the short cut knows better.
     last: u64,
     pub(crate) sinks: Vec<FlowSink>,
+    /// How many sinks ever joined: the low half.
+    pub(crate) joins: u16,
 }
 
 /// One sink of a flow.
@@ -133,11 +135,48 @@ pub(crate) struct FlowSink {
     pub(crate) end: Option<u64>,
     /// The number of the last message that it had by another link, or that was not for it.
     pub(crate) cursor: u64,
+    /// Its number among those that joined.
+    pub(crate) join: u16,
+    /// The source knows of it: what has come from there since was meant for it, and nothing before.
+    pub(crate) joined: bool,
+    /// It is closed, and its source has not said up to where its messages were still meant for it: those that came, by their
+    /// position, with how many there were at each.
+    pub(crate) late: VecDeque<(u64, u64)>,
+}
+
+/// The most positions that are remembered of a closed sink. What comes later before the source has said its last word, counts.
+const MOST_LATE: usize = 1 << 16;
+
+impl FlowSink {
+    /// A message came after it was closed.
+    fn came_late(&mut self, position: u64, over: bool) {
+        if over || self.end.is_some() {
+            self.cell.add(Count::SinkClosed, 1);
+            return;
+        }
+        match self.late.back_mut().filter(|(at, _)| *at == position) {
+            Some((_, count)) => *count += 1,
+            None => self.late.push_back((position, 1)),
+        }
+        if self.late.len() > MOST_LATE
+            && let Some((_, count)) = self.late.pop_front()
+        {
+            self.cell.add(Count::SinkClosed, count);
+        }
+    }
+
+    /// What was meant for it ends before a position of the ring.
+    pub(crate) fn end_at(&mut self, end: u64) {
+        let late = std::mem::take(&mut self.late);
+        let meant = late.iter().filter(|(position, _)| *position < end).map(|(_, count)| count).sum();
+        self.cell.add(Count::SinkClosed, meant);
+        self.end = Some(end);
+    }
 }
 
 impl RxFlow {
     pub(crate) fn new(epoch: Epoch) -> Self {
-        Self { epoch, last: 0, sinks: Vec::new() }
+        Self { epoch, last: 0, sinks: Vec::new(), joins: 0 }
     }
 
     fn cursor(&self, sink: &FlowSink) -> u64 {
@@ -545,17 +584,19 @@ impl Rx {
             if link.keeps {
                 flow.last = flow.last.max(d.sequence.saturating_add(d.messages().saturating_sub(1)));
             }
-            let is_for =
-                |s: &&FlowSink| s.end.is_none_or(|end| position < end) && (s.cursor == 0 || d.sequence > s.cursor);
-            for sink in flow.sinks.iter().filter(is_for) {
+            flow.sinks.iter_mut().for_each(|s| s.joined |= d.is_after(s.join));
+            let is_for = |s: &FlowSink| {
+                s.joined && s.end.is_none_or(|end| position < end) && (s.cursor == 0 || d.sequence > s.cursor)
+            };
+            for sink in flow.sinks.iter_mut().filter(|s| is_for(s)) {
                 let open =
                     self.sinks.get(sink.index).and_then(Option::as_ref).is_some_and(|s| s.open && s.id == sink.id);
-                if late {
+                if !open {
+                    sink.came_late(position, link.peer_gone);
+                } else if late {
                     sink.cell.add(Count::Expired, 1);
-                } else if open {
-                    takers.push((sink.index, sink.cell.clone()));
                 } else {
-                    sink.cell.add(Count::SinkClosed, 1);
+                    takers.push((sink.index, sink.cell.clone()));
                 }
             }
             if let ([one], [(_, cell)], None) = (&flow.sinks[..], &takers[..], flow.sinks.first().and_then(|s| s.end)) {
@@ -596,6 +637,15 @@ impl Rx {
         }
         let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
         mine.map_or(Polled::Others, Polled::Mine)
+    }
+
+    /// The other end of a link is gone: it says nothing any more of where its messages ended.
+    pub(crate) fn bereave(&mut self, at: usize) {
+        let Some(link) = self.links[at].as_mut() else { return };
+        link.peer_gone = true;
+        for sink in link.flows.values_mut().flat_map(|f| f.sinks.iter_mut()).filter(|s| !s.late.is_empty()) {
+            sink.end_at(u64::MAX);
+        }
     }
 
     /// Unmaps a link that nothing uses any more.

@@ -119,6 +119,8 @@ pub(crate) struct TxSource {
 pub(crate) struct Route {
     pub(crate) link: usize,
     pub(crate) flows: Vec<TxFlow>,
+    /// The number of the sink that joined last.
+    pub(crate) joined: u16,
 }
 
 /// The source's end of one flow.
@@ -627,7 +629,7 @@ impl Tx {
         // Counted before it is published: a sink never sees a message that was meant for nobody.
         flow.given += 1;
         flow.cell.add(Count::Intended, 1);
-        let (channel, priority) = (*channel, *priority);
+        let (channel, priority, joined) = (*channel, *priority, route.joined);
         let short = Descriptor {
             channel,
             sequence: *sequence,
@@ -635,6 +637,7 @@ impl Tx {
             source: index as u32,
             priority,
             count: 1,
+            joined,
             ..Descriptor::default()
         };
         link.producer.push(&short, payload);
@@ -658,7 +661,7 @@ impl Tx {
         source.cell.add(Count::Emitted, 1);
         source.cell.add(Count::Bytes, u64::from(emit.length));
         let slot = emit.place.slot().unwrap_or(SlotId { segment: 0, slot: 0 });
-        let descriptor = Descriptor {
+        let mut descriptor = Descriptor {
             channel: source.channel,
             sequence,
             deadline_ns: emit.deadline_ns,
@@ -671,6 +674,7 @@ impl Tx {
             flags: if emit.timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 },
             priority: emit.priority,
             count: 1,
+            joined: 0,
         };
         if source.routes.is_empty() {
             source.cell.add(Count::NoSink, 1);
@@ -678,6 +682,7 @@ impl Tx {
         let bytes = emit.place.slot().map_or(0, |s| self.slab.stride(s.segment));
         for route in &mut source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link) {
+                descriptor.joined = route.joined;
                 link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);
             }
         }

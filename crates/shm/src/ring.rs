@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"INSNLINK");
 
 /// The version of the layout of control memory, descriptors and return entries.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// The fewest entries of a ring.
 pub const MIN_ENTRIES: u32 = 4;

@@ -49,6 +49,16 @@ pub enum Step {
     Match,
     /// The runtime has seen a session end and has not told the others.
     Forget,
+    /// Frames for another host are made and not yet given to the datapath.
+    Transmit,
+    /// A message has left for another host or is acknowledged, and its slot is not yet given back to its source.
+    Complete,
+    /// A frame of another host was received and nothing in it was looked at.
+    Receive,
+    /// A message of another host lies in a slot and is on no link yet.
+    Place,
+    /// A sink was opened and the other hosts, or that of the source, do not know yet.
+    Announce,
 }
 
 impl Step {
@@ -74,7 +84,15 @@ impl Step {
         Self::Welcome,
         Self::Match,
         Self::Forget,
+        Self::Transmit,
+        Self::Complete,
+        Self::Receive,
+        Self::Place,
+        Self::Announce,
     ];
+
+    /// Those of the network thread of a runtime, which a host by itself never comes to.
+    pub const NETWORK: &'static [Self] = &[Self::Transmit, Self::Complete, Self::Receive, Self::Place, Self::Announce];
 
     /// The label.
     #[must_use]
@@ -100,6 +118,11 @@ impl Step {
             Self::Welcome => "welcome",
             Self::Match => "match",
             Self::Forget => "forget",
+            Self::Transmit => "transmit",
+            Self::Complete => "complete",
+            Self::Receive => "receive",
+            Self::Place => "place",
+            Self::Announce => "announce",
         }
     }
 }

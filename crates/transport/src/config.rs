@@ -89,6 +89,8 @@ pub struct Outgoing {
     pub len: u32,
     /// The message's number at its source; rising within a flow.
     pub sequence: u64,
+    /// See [`insane_wire::frame::record::Message::joined`].
+    pub joined: u8,
     /// From then on it is worthless and not sent any more; `None` for never.
     pub deadline: Option<Duration>,
     /// 0 to 15.

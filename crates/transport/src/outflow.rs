@@ -358,6 +358,7 @@ pub(crate) fn on_the_wire(flow: u32, index: u64, message: &Outgoing, now: Durati
         flow,
         index: index as u32,
         sequence: message.sequence,
+        joined: message.joined,
         // A lifetime that rounds to nothing must not read as endless.
         lifetime_us: left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX).max(1)),
         priority: message.priority & 15,

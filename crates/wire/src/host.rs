@@ -40,7 +40,7 @@ pub mod to_host {
         /// The sender will open a flow for this source; without this the flow is not accepted.
         #[prost(message, tag = "5")]
         Source(super::Source),
-        /// A sink of the sender's host gets what a source emits from now on.
+        /// A sink joins a source.
         #[prost(message, tag = "6")]
         Ready(super::Ready),
         /// What became of the messages that reached the sender's host.
@@ -169,7 +169,8 @@ pub struct Source {
     pub gone: bool,
 }
 
-/// A sink is attached to a source.
+/// A sink of the sender's host is attached to a source; or, from the source's host, the number under which it joins. The other end
+/// repeats that with the number, and only then the source gets to know of the sink.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ready {
     /// The source.
@@ -178,6 +179,9 @@ pub struct Ready {
     /// The sink.
     #[prost(bytes = "vec", tag = "2")]
     pub sink: Vec<u8>,
+    /// Its number among the sinks of its host that joined the source, from 1; 0 while it has none. Messages say it modulo 256.
+    #[prost(uint32, tag = "3")]
+    pub join: u32,
 }
 
 /// What became, until now, of the messages of one source for one sink. Every number only rises.

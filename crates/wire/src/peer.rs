@@ -177,6 +177,9 @@ pub struct FlowOpened {
     /// those who do not keep any.
     #[prost(uint64, tag = "4")]
     pub cursor: u64,
+    /// Which of the sinks it is that joined this source on this link, from 1. Descriptors say how many of them the source knew.
+    #[prost(uint32, tag = "5")]
+    pub join: u32,
 }
 
 /// A flow by its ends.

@@ -20,7 +20,8 @@ fn every_kind() -> Vec<Vec<u8>> {
     let header = Header { domain: 0x1234_5678, connection: 0x0bad_cafe, counter: 77, sent_us: 5, ..Header::default() };
     let account = Account { cursor: 21, settled: 10, delivered: 7, lost: 2, dropped: 1, expired: 0 };
     let data = frame(Header { flags: CHECKED, ..header }, |frame| {
-        let message = Message { flow: 3, index: 4, sequence: 5, lifetime_us: 6, priority: 9, ..Message::default() };
+        let message =
+            Message { flow: 3, index: 4, sequence: 5, lifetime_us: 6, priority: 9, joined: 203, ..Message::default() };
         assert!(frame.message(&message, b"hello"));
         assert!(frame.message(&Message { timestamp_ns: 1111, launch_ns: 2222, sequence: 6, ..message }, b""));
         assert!(frame.fragment(&Message { sequence: 7, ..message }, Part { total: 5000, offset: 1400 }, &[1; 16]));

@@ -1,15 +1,16 @@
 //! Frames: what is written is read again, and no bytes whatever make the reader fail.
 
 use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
-use insane_wire::frame::record::{Message, Part, Record, Records, bundle_prefix};
+use insane_wire::frame::record::{MAX_SEQUENCE, Message, Part, Record, Records, bundle_prefix};
 use insane_wire::frame::{CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, parse};
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
     (any::<(u32, u32, u64, u32)>(), 0u8..16, any::<(u64, u64)>()).prop_map(|(ids, priority, times)| Message {
+        joined: (times.0 >> 8) as u8,
         flow: ids.0,
         index: ids.1,
-        sequence: ids.2,
+        sequence: ids.2 & MAX_SEQUENCE,
         lifetime_us: ids.3,
         priority,
         timestamp_ns: times.0 & 1,

@@ -73,7 +73,7 @@ impl Liar {
         // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
         unsafe { std::ptr::copy_nonoverlapping(SAID.as_ptr(), to.as_ptr(), SAID.len()) };
         let length = u32::try_from(SAID.len()).unwrap();
-        self.producer.push(&Descriptor { sequence, slot, length, count: 1, ..Descriptor::default() }, &[]);
+        self.producer.push(&Descriptor { sequence, slot, length, count: 1, joined: 1, ..Descriptor::default() }, &[]);
         self.producer.wake();
     }
 }

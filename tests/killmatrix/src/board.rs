@@ -35,6 +35,8 @@ pub enum Word {
     Gap,
     /// The longest stall of the hiccup thread, in nanoseconds, since then.
     Stall,
+    /// Messages of a source that came again, or after a later one, or, on a reliable stream, of which one before is missing.
+    Disorder,
 }
 
 /// What the test asks of a party.

@@ -3,6 +3,7 @@
 
 pub mod board;
 pub mod cell;
+pub mod hosts;
 pub mod law;
 pub mod process;
 pub mod table;

@@ -87,21 +87,57 @@ impl Peers {
     pub(super) fn tend_parked(&mut self) {
         let patience = self.patience();
         for n in (0..self.parked.len()).rev() {
-            let (stream, at, since) = {
-                let parked = &self.parked[n];
-                (parked.stream.clone(), parked.at, parked.since)
-            };
+            let (stream, at) = (self.parked[n].stream.clone(), self.parked[n].at);
             let flows = stream.tx.visit().flows_on(at);
+            let reopened = self.reopened(&stream);
+            let is_back = |(index, sink, _): &(usize, SinkId, bool)| reopened.contains(&(*index, *sink));
+            let (mut back, missing): (Vec<_>, Vec<_>) = flows.into_iter().partition(is_back);
+            if self.parked[n].busy && (back.is_empty() || !missing.is_empty()) {
+                // The next runtime is gone as well, and another is waited for.
+                (self.parked[n].busy, self.parked[n].since) = (false, Instant::now());
+            }
+            let since = self.parked[n].since;
             let seen = self.runtime_lost.is_some_and(|lost| lost + GONE_WITHIN >= since);
             let waited = since.elapsed();
             let over = waited >= patience || (waited >= GONE_WITHIN && !seen);
-            if flows.is_empty() || over {
+            if back.is_empty() && (missing.is_empty() || over) {
                 let parked = self.parked.remove(n);
-                self.give_up_parked(&parked, &flows);
+                self.give_up_parked(&parked, &missing);
                 self.open_rest(&stream);
-            } else if self.take_over(&stream, at, &flows, n) {
+                continue;
+            }
+            if !missing.is_empty() && !over {
+                continue;
+            }
+            // Sinks that are not back are gone, and no reason to give up those that are.
+            self.give_up_flows(&stream, &missing);
+            if !missing.is_empty() {
+                back = stream.tx.visit().flows_on(at);
+            }
+            if self.take_over(&stream, at, &back, n) {
                 self.parked.remove(n);
                 self.open_rest(&stream);
+            }
+        }
+    }
+
+    /// The flows that a link of the next runtime has open again.
+    fn reopened(&self, stream: &Arc<StreamShared>) -> Vec<(usize, SinkId)> {
+        self.heir(stream).map(|heir| heir.reopened.keys().copied().collect()).unwrap_or_default()
+    }
+
+    fn heir(&self, stream: &Arc<StreamShared>) -> Option<&Outgoing> {
+        let mut outgoing = self.pairs.iter().flatten().filter(|p| p.network).flat_map(|p| p.outgoing.values());
+        outgoing.find(|o| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream))
+    }
+
+    /// Ends flows of a parked link: their sinks did not come back.
+    fn give_up_flows(&self, stream: &Arc<StreamShared>, flows: &[(usize, SinkId, bool)]) {
+        for (index, sink, _) in flows {
+            self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
+            let cell = stream.tx.visit().end_flow(*index, *sink, true);
+            if let Some(cell) = cell {
+                self.shared.cells().end(cell.index());
             }
         }
     }
@@ -135,19 +171,18 @@ impl Peers {
 
     /// Gives what a parked link has to the one that takes over, if all of its flows are open there. Whether that is done.
     fn take_over(&mut self, stream: &Arc<StreamShared>, at: usize, flows: &[(usize, SinkId, bool)], n: usize) -> bool {
-        let outgoing = self.pairs.iter().flatten().filter(|p| p.network).flat_map(|p| p.outgoing.values());
-        let heir = outgoing.into_iter().find(|o| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream));
-        let Some(heir) = heir.filter(|o| flows.iter().all(|(i, s, _)| o.reopened.contains_key(&(*i, *s)))) else {
-            self.parked[n].busy = false;
-            return false;
-        };
-        self.parked[n].busy = true;
-        let mut tx = stream.tx.visit();
-        if !tx.hand_on(at, heir.at) {
+        let Some(heir) = self.heir(stream) else { return false };
+        if !flows.iter().all(|(index, sink, _)| heir.reopened.contains_key(&(*index, *sink))) {
             return false;
         }
-        tx.succeed(at, heir.at, &heir.reopened);
-        true
+        let (to, reopened) = (heir.at, heir.reopened.clone());
+        self.parked[n].busy = true;
+        let mut tx = stream.tx.visit();
+        let done = tx.hand_on(at, to, &reopened);
+        if done {
+            tx.succeed(at, to, &reopened);
+        }
+        done
     }
 
     /// Nothing waits on a stream any more: what had to wait for that is done.

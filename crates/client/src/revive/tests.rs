@@ -108,7 +108,7 @@ impl World {
                 sequence: 0,
                 priority: 0,
                 cell: own,
-                routes: vec![Route { link: runtime.at, flows }],
+                routes: vec![Route { link: runtime.at, flows, joined: SINKS as u16 }],
                 ended: VecDeque::new(),
                 pack: None,
                 batching: false,
@@ -186,8 +186,10 @@ impl World {
         }
     }
 
-    fn cells_for(runtime: &Runtime) -> HashMap<(usize, SinkId), u32> {
-        runtime.cells.iter().map(|((source, sink), (_, cell))| ((*source, SinkId(*sink)), *cell)).collect()
+    fn reopened(runtime: &Runtime) -> AllReopened {
+        let reopened = |sink: u128, cell| Reopened { cell, join: sink as u16 };
+        let all = runtime.cells.iter();
+        all.map(|((source, sink), (_, cell))| ((*source, SinkId(*sink)), reopened(*sink, *cell))).collect()
     }
 }
 
@@ -226,7 +228,7 @@ fn whenever_runtimes_die_every_sink_gets_every_message_once_and_in_order() {
                     if dies && world.roll(4) == 0 {
                         break;
                     }
-                    if world.tx.hand_on(parked, heir.at) {
+                    if world.tx.hand_on(parked, heir.at, &World::reopened(&heir)) {
                         dies = false;
                         break;
                     }
@@ -239,7 +241,7 @@ fn whenever_runtimes_die_every_sink_gets_every_message_once_and_in_order() {
                     assert!(world.tx.dissolve(heir.at).is_empty());
                     continue;
                 }
-                world.tx.succeed(parked, heir.at, &World::cells_for(&heir));
+                world.tx.succeed(parked, heir.at, &World::reopened(&heir));
                 break heir;
             };
             let audit = world.tx.slab.audit();

@@ -243,7 +243,7 @@ impl Tx {
                 (false, true) => FLAG_PACKED | FLAG_WIDE,
                 (false, false) => FLAG_PACKED,
             };
-            let descriptor = Descriptor {
+            let mut descriptor = Descriptor {
                 channel: source.channel,
                 sequence: source.sequence + 1 - u64::from(count),
                 slot: slot.slot,
@@ -259,6 +259,7 @@ impl Tx {
             let bytes = if inside { 0 } else { bytes };
             for route in &mut source.routes {
                 if let Some(Some(link)) = self.links.get_mut(route.link) {
+                    descriptor.joined = route.joined;
                     link.give(&mut route.flows, &descriptor, &emit, bytes, self.link_cap, &mut self.slab);
                 }
             }

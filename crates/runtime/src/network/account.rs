@@ -54,8 +54,12 @@ pub(crate) struct Account {
     /// They will not be reported, because that runtime is gone. They count once the sink is attached again: then its session
     /// lives, and has them.
     in_doubt: u64,
+    /// The number under which the sink is to join its source, or has; 0 for none.
+    pub(crate) number: u32,
     /// The sink was attached once.
     pub(crate) was_attached: bool,
+    /// It is, or was, attached to the runtime that its host has now: that will say what became of messages.
+    attached: bool,
     /// Nothing more will be given.
     pub(crate) closing: bool,
     /// The sink's host has it no more.
@@ -82,7 +86,9 @@ impl Account {
             heard: [0; 6],
             unsaid: 0,
             in_doubt: 0,
+            number: 0,
             was_attached: false,
+            attached: false,
             closing: false,
             gone: false,
         }
@@ -124,20 +130,22 @@ impl Account {
 
     /// The sink's host has begun anew: it counts from nothing.
     pub(crate) fn begin_anew(&mut self) {
-        self.heard = [0; 6];
+        (self.heard, self.attached) = ([0; 6], false);
         self.in_doubt = self.in_doubt.max(std::mem::take(&mut self.unsaid)).min(self.pending());
     }
 
     /// The sink is attached, at first or with the next runtime of its host.
     pub(crate) fn is_attached_again(&mut self) {
-        self.was_attached = true;
+        (self.was_attached, self.attached) = (true, true);
         let had = std::mem::take(&mut self.in_doubt);
         self.end(Count::Delivered, had);
     }
 
-    /// Whether nothing more will come of it: it is closing, and pending is at most what nobody will say any more.
+    /// Whether nothing more will come of it: it is closing, and pending is at most what nobody will say any more. Of a sink that
+    /// has gone and never came back to its host's next runtime, that knows nothing.
     pub(crate) fn is_over(&mut self) -> bool {
-        if self.closing && self.pending() <= self.in_doubt {
+        let unheard = self.gone && !self.attached;
+        if self.closing && (unheard || self.pending() <= self.in_doubt) {
             self.end(Count::Unconfirmed, self.pending());
         }
         self.closing && self.pending() == 0
@@ -149,6 +157,26 @@ mod tests {
     use super::*;
     use insane_shm::memory::Heap;
     use std::sync::Arc;
+
+    #[test]
+    fn what_was_for_a_sink_that_did_not_come_back_to_the_next_runtime_is_unconfirmed() {
+        let counters = Counters::create(Arc::new(Heap::new(insane_shm::counters::bytes(4))), 4).unwrap();
+        let mut cells = Cells::new(counters.clone());
+        for comes_back in [false, true] {
+            let mut account = Account::new(0, SinkId(2), (0, 0), true, cells.start(Epoch(1), SinkId(2)).unwrap());
+            account.is_attached_again();
+            account.give(10);
+            account.begin_anew();
+            if comes_back {
+                account.is_attached_again();
+            }
+            (account.gone, account.closing) = (true, true);
+            assert_eq!(account.is_over(), !comes_back);
+            assert_eq!(account.pending(), if comes_back { 10 } else { 0 });
+            let unconfirmed = counters.get(account.cell.index()).unwrap().get(Count::Unconfirmed);
+            assert_eq!(unconfirmed, if comes_back { 0 } else { 10 });
+        }
+    }
 
     #[test]
     fn a_message_ends_once_whatever_is_reported() {

@@ -315,9 +315,9 @@ impl Domain {
     }
 
     /// Answers a flow that was wanted.
-    pub(crate) fn attach(&mut self, link: usize, source: u32, sink: SinkId, cell: u32) {
+    pub(crate) fn attach(&mut self, link: usize, source: u32, sink: SinkId, (cell, join): (u32, u16)) {
         let Some(intake) = self.intakes[link].as_ref() else { return };
-        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell, cursor: 0 };
+        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell, cursor: 0, join: join.into() };
         let (pair, number) = (intake.pair, intake.number);
         if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
             pair.send(number, Body::FlowOpened(opened), &[]);
@@ -326,7 +326,8 @@ impl Domain {
 
     /// A sink of another host is gone: its source is to end the flow.
     pub(crate) fn detach(&mut self, link: usize, source: u32, sink: SinkId) {
-        let Some(intake) = self.intakes[link].as_ref() else { return };
+        let Some(intake) = self.intakes[link].as_mut() else { return };
+        intake.sources.get_mut(&source).into_iter().for_each(|of| of.detach(sink));
         let close = peer::FlowRef { source, sink: sink.to_bytes() };
         let (pair, number) = (intake.pair, intake.number);
         if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
@@ -337,8 +338,7 @@ impl Domain {
     /// The source of a link under its number, new if it is not known.
     pub(crate) fn source(&mut self, link: usize, number: u32, epoch: Epoch) -> Option<&mut Source> {
         let intake = self.intakes[link].as_mut()?;
-        let new = || Source { epoch, routes: Vec::new() };
-        Some(intake.sources.entry(number).or_insert_with(new)).filter(|s| s.epoch == epoch)
+        Some(intake.sources.entry(number).or_insert_with(|| Source::new(epoch))).filter(|s| s.epoch == epoch)
     }
 
     // ---- as the producer for local sinks ----
@@ -462,6 +462,7 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_mut() else { return Ok(()) };
         if let Some(tap) = remote.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Opening) {
             (tap.state, tap.cell, tap.cursor) = (TapState::Open, flow.cell, flow.cursor);
+            tap.join = flow.join as u16;
             self.notes.push(Note::Attached { source, sink });
         }
         Ok(())

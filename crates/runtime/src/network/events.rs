@@ -9,6 +9,7 @@ use crate::network::lanes::{FlowId, HOME};
 use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
+use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
@@ -113,10 +114,8 @@ impl Hub {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
             let host = &mut self.hosts[remote.host];
-            let asked: Vec<FlowId> =
-                host.requested.iter().filter(|((e, _), _)| *e == epoch).map(|(_, (flow, _))| *flow).collect();
-            host.requested.retain(|(e, _), _| *e != epoch);
-            asked.into_iter().for_each(|flow| host.lanes.refuse(flow, 1));
+            let asked = host.requested.remove(&epoch).unwrap_or_default();
+            asked.into_iter().for_each(|(flow, _)| host.lanes.refuse(flow, 1));
         }
     }
 
@@ -200,7 +199,7 @@ impl Hub {
                     let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
                     let (host, epoch) = (remote.host, remote.epoch);
                     tracing::debug!(me = self.own_name, %epoch, %sink, "attached here");
-                    let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes() };
+                    let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: 0 };
                     self.hosts[host].say(Body::Ready(ready), &mut self.underway);
                     self.try_accept(host, epoch);
                 }
@@ -237,16 +236,14 @@ impl Hub {
                         self.hosts[host].control_in = Some(flow);
                         self.hosts[host].lanes.accept(flow, 0);
                     } else {
-                        self.hosts[host].requested.insert((Epoch(open.epoch), lane), (flow, domain));
+                        self.hosts[host].requested.entry(Epoch(open.epoch)).or_default().push_back((flow, domain));
                         self.try_accept(host, Epoch(open.epoch));
                     }
                 }
                 Event::Ended { flow, .. } => {
                     let (one, flow) = (&mut self.hosts[host], id(flow));
                     one.control_in = one.control_in.filter(|control| *control != flow);
-                    let asked =
-                        one.requested.iter().find(|(_, (requested, _))| *requested == flow).map(|((e, _), _)| *e);
-                    asked.map(|epoch| one.requested.remove(&(epoch, lane)));
+                    let asked = one.withdraw_request(flow);
                     let known = one.incoming.remove(&flow);
                     ended.push((flow, asked, known));
                 }
@@ -320,6 +317,7 @@ impl Hub {
             End::Dropped | End::Unconfirmed => Fate::Dropped,
             _ => Fate::AsCounted,
         };
+        reach(Step::Complete);
         give_back(intake, &place.descriptor, fate);
         intake.out -= 1;
     }
@@ -396,6 +394,7 @@ impl Hub {
                 sequence: message.sequence,
                 priority: message.priority,
                 flags: flags(message.timestamp_ns, message.launch_ns),
+                joined: message.joined.into(),
                 ..Descriptor::default()
             };
             if message.timestamp_ns != 0 {

@@ -77,9 +77,11 @@ pub(crate) struct Host {
     pub(crate) by_epoch: HashMap<Epoch, usize>,
     pub(crate) by_number: HashMap<FlowId, usize>,
     pub(crate) incoming: HashMap<FlowId, Incoming>,
-    /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or what came before
-    /// by another path is not at its end. By source and lane, with the domain's number.
-    pub(crate) requested: HashMap<(Epoch, usize), (FlowId, u32)>,
+    /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or the one before is
+    /// not at its end. By source, in their order, with the domain's number.
+    pub(crate) requested: HashMap<Epoch, VecDeque<(FlowId, u32)>>,
+    /// How many sinks of the host were to join each local source.
+    pub(crate) joins: HashMap<Epoch, u32>,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
@@ -165,6 +167,7 @@ impl Host {
             by_number: HashMap::new(),
             incoming: HashMap::new(),
             requested: HashMap::new(),
+            joins: HashMap::new(),
             ready: HashSet::new(),
             refused: HashSet::new(),
             accounts: Vec::new(),
@@ -183,6 +186,18 @@ impl Host {
     /// Whether the host is there.
     pub(crate) fn is_connected(&self) -> bool {
         self.lanes.is_up(HOME)
+    }
+
+    /// A flow is not asked for any more; its source if it was.
+    pub(crate) fn withdraw_request(&mut self, flow: FlowId) -> Option<Epoch> {
+        let is_it = |asked: &VecDeque<(FlowId, u32)>| asked.iter().position(|(number, _)| *number == flow);
+        let (epoch, at) = self.requested.iter().find_map(|(epoch, asked)| Some((*epoch, is_it(asked)?)))?;
+        let asked = self.requested.get_mut(&epoch)?;
+        asked.remove(at);
+        if asked.is_empty() {
+            self.requested.remove(&epoch);
+        }
+        Some(epoch)
     }
 
     /// Whether nothing is sent to it, and nothing taken from it.
@@ -501,6 +516,11 @@ impl Host {
             domains[account.domain].cells.end(account.cell.index());
             self.by_key.retain(|_, place| *place != at);
             self.flows.iter_mut().flatten().for_each(|f| f.accounts.retain(|a| *a != at));
+        }
+        // Counted on for as long as the other host may have heard of the source.
+        if self.joins.len() > self.flows.len() {
+            let Self { joins, flows, .. } = self;
+            joins.retain(|epoch, _| flows.iter().flatten().any(|flow| flow.epoch == *epoch));
         }
     }
 

@@ -16,6 +16,7 @@ use crate::policy;
 use insane_datapath::batch::{self, Outcome, Peeked, Place};
 use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
+use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
 use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
@@ -331,6 +332,7 @@ impl Hub {
     fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8]) {
         let token = self.next_frame;
         self.next_frame += 1;
+        reach(Step::Receive);
         let Host { lanes, incoming, .. } = &mut self.hosts[host];
         let mut store = Memory { domains: &mut self.domains, incoming, lane };
         let Some(path) = lanes.path(lane) else { return };
@@ -381,6 +383,7 @@ impl Hub {
                 break;
             }
             busy = true;
+            reach(Step::Transmit);
             let report = datapath.transmit(tx);
             if report.refused > 0 {
                 self.note_refused(port, now);
@@ -503,7 +506,10 @@ impl Hub {
                 ToNetwork::Stop => self.stopping = true,
                 ToNetwork::Found(address) => self.found(address),
                 ToNetwork::Gone(address) => self.gone(address),
-                ToNetwork::Announce(sink) => self.directory.announce(&sink),
+                ToNetwork::Announce(sink) => {
+                    reach(Step::Announce);
+                    self.directory.announce(&sink);
+                }
                 ToNetwork::Withdraw(sink) => self.directory.withdraw(sink),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
             }

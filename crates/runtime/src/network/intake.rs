@@ -3,7 +3,10 @@
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE};
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+
+/// The most positions that are remembered of a sink that is gone, until its source's session has said where it ends.
+const MOST_LATE: usize = 1 << 16;
 
 /// A link from a session with sources.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(crate) struct Source {
     pub(crate) epoch: Epoch,
     /// One per host with sinks.
     pub(crate) routes: Vec<Route>,
+    /// How many sinks ever joined: the low half.
+    pub(crate) joins: u16,
 }
 
 /// The sinks of one host.
@@ -43,6 +48,8 @@ pub(crate) struct Route {
     pub(crate) host: usize,
     /// The flow, by its place at the host.
     pub(crate) flow: usize,
+    /// The number, at the host, of the sink that the source knew of last, modulo 256.
+    pub(crate) joined: u8,
     pub(crate) sinks: Vec<Sink>,
 }
 
@@ -54,8 +61,59 @@ pub(crate) struct Sink {
     pub(crate) account: usize,
     /// The source's session has been told that it is attached.
     pub(crate) open: bool,
+    /// Its number among those that joined, once it is open, and whether the source knows of it: what came before was not meant
+    /// for it.
+    pub(crate) join: u16,
+    pub(crate) joined: bool,
+    /// Its number at its host, modulo 256.
+    pub(crate) number: u8,
     /// The first position of the ring that is not for it.
     pub(crate) end: Option<u64>,
+    /// Its source's session was told that it is gone, and has not said yet where that end is: what came since, by its position.
+    pub(crate) detached: bool,
+    pub(crate) late: VecDeque<(u64, u64)>,
+}
+
+impl Source {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self { epoch, routes: Vec::new(), joins: 0 }
+    }
+
+    /// Sees which sinks the source knew of when it emitted a message, and notes for which of them it may come too late.
+    pub(crate) fn look(&mut self, d: &Descriptor, position: u64) {
+        for Route { sinks, joined, .. } in &mut self.routes {
+            for sink in sinks.iter_mut().filter(|s| s.open) {
+                if !sink.joined && d.is_after(sink.join) {
+                    sink.joined = true;
+                    // They are let in by their numbers, and so they come.
+                    *joined = sink.number;
+                }
+                if sink.joined && sink.detached && sink.end.is_none() && sink.late.len() < MOST_LATE {
+                    sink.late.push_back((position, d.messages()));
+                }
+            }
+        }
+    }
+
+    /// A sink is gone: where its messages end is the session's to say.
+    pub(crate) fn detach(&mut self, id: SinkId) {
+        let sinks = self.routes.iter_mut().flat_map(|r| r.sinks.iter_mut());
+        sinks.filter(|s| s.id == id).for_each(|s| s.detached = true);
+    }
+}
+
+impl Sink {
+    /// Whether a message at a position of the ring is for it.
+    pub(crate) fn takes(&self, position: u64) -> bool {
+        self.joined && self.end.map_or(!self.detached, |end| position < end)
+    }
+
+    /// What was meant for it of what came when its end was not known, once that is.
+    pub(crate) fn meant_late(&mut self) -> u64 {
+        let Some(end) = self.end else { return 0 };
+        let late = std::mem::take(&mut self.late);
+        late.iter().filter(|(position, _)| *position < end).map(|(_, messages)| messages).sum()
+    }
 }
 
 impl Intake {
@@ -67,7 +125,7 @@ impl Intake {
     /// Whether what is on the ring from a source is for the same sinks.
     pub(crate) fn is_steady(&self, source: u32) -> bool {
         let mut routes = self.sources.get(&source).into_iter().flat_map(|s| s.routes.iter());
-        routes.all(|r| r.sinks.iter().all(|s| s.end.is_none()))
+        routes.all(|r| r.sinks.iter().all(|s| s.end.is_none() && !s.detached && (s.joined || !s.open)))
     }
 
     /// Whether nothing of it is in use any more.

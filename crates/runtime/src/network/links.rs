@@ -221,7 +221,8 @@ impl Hub {
         let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
         let late = left == Some(None);
         let position = delivery.position;
-        let is_for = |s: &crate::network::intake::Sink| s.open && s.end.is_none_or(|end| position < end);
+        let is_for = |s: &crate::network::intake::Sink| s.takes(position);
+        intake.sources.get_mut(&d.source).into_iter().for_each(|source| source.look(&d, position));
         let routes = intake.sources.get(&d.source).map_or(&[][..], |s| &s.routes);
         let mut count = 0;
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
@@ -260,9 +261,11 @@ impl Hub {
             timestamp_ns: if d.timestamp_ns == 0 { 0 } else { d.timestamp_ns.wrapping_add(clock.1).max(1) },
             launch_ns: if launch { d.deadline_ns } else { 0 },
             bundle: bundled,
+            joined: 0,
         };
-        let mut refused = 0;
+        let (mut refused, mut next) = (0, next);
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
+            next.joined = route.joined;
             let host = &mut hosts[route.host];
             let Err(why) = host.give(now, route.flow, next) else { continue };
             refused += 1;
@@ -294,7 +297,12 @@ impl Hub {
         intake.sources.retain(|_, source| {
             source.routes.retain_mut(|route| {
                 let host = &mut hosts[route.host];
-                route.sinks.retain(|sink| {
+                route.sinks.retain_mut(|sink| {
+                    let late = sink.meant_late();
+                    if let Some(account) = host.accounts[sink.account].as_mut().filter(|_| late > 0) {
+                        account.give(late);
+                        account.end(Count::SinkClosed, late);
+                    }
                     let ends = over || sink.end.is_some_and(|end| head >= end);
                     if let Some(account) = host.accounts[sink.account].as_mut().filter(|_| ends) {
                         account.closing = true;

@@ -10,6 +10,7 @@ use insane_shm::link::{
 use insane_shm::memory::SharedMemory;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
+use insane_shm::steps::{Step, reach};
 use insane_shm::wait::WakeNeed;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
@@ -58,6 +59,8 @@ struct Waiting {
     descriptor: Descriptor,
     inline: Vec<u8>,
     slot: Option<SlotId>,
+    /// The sinks that it was given to, if it may still be dropped.
+    sinks: Vec<SinkId>,
 }
 
 /// Where a sink is in its life.
@@ -79,6 +82,12 @@ pub(crate) struct Tap {
     pub(crate) state: TapState,
     /// The flow's cell in the counters of the sink's session.
     pub(crate) cell: u32,
+    /// Its number among the sinks that joined the source on its link.
+    pub(crate) join: u16,
+    /// Its number among those of this host, modulo 256, once the source's host has given it one; and whether the source knows of
+    /// it, so that what comes is for it.
+    pub(crate) number: Option<u8>,
+    joined: bool,
     /// Messages that were given to its link.
     given: u64,
     finished: u64,
@@ -256,6 +265,10 @@ impl Remote {
             outlet: Some(outlet),
             state: TapState::Opening,
             cell: 0,
+            join: 0,
+            number: None,
+            // One that comes back to its source by this runtime was let in by the one before.
+            joined: self.expected.0.contains(&sink),
             given: 0,
             finished: 0,
             sequences: VecDeque::new(),
@@ -265,6 +278,13 @@ impl Remote {
             told: report.clone(),
             report,
         });
+    }
+
+    /// Sees which sinks the source knew of when it emitted what comes now.
+    fn see(&mut self, joined: u16) {
+        for tap in self.taps.iter_mut().filter(|t| !t.joined && t.state != TapState::Opening) {
+            tap.joined = tap.number.is_some_and(|number| (joined as u8).wrapping_sub(number) < 128);
+        }
     }
 
     /// Whether what comes can be handed to everyone who is to have it.
@@ -337,7 +357,7 @@ impl Tap {
 
     /// Whether a message is to be handed to the sink.
     fn wants(&self, sequence: u64) -> bool {
-        self.state == TapState::Open && (self.cursor == 0 || sequence > self.cursor)
+        self.state == TapState::Open && self.joined && (self.cursor == 0 || sequence > self.cursor)
     }
 
     fn came_late(&mut self, messages: u64) {
@@ -433,6 +453,9 @@ impl Domain {
             held.map(|slot| self.slab.unhold(slot));
             return true;
         }
+        if let Some(remote) = self.remotes[source].as_mut().filter(|r| r.stalled.is_empty()) {
+            remote.see(d.joined);
+        }
         // Nobody is to get it: what it was is counted, and its memory is free at once.
         if reliable && self.is_unwanted(source, d.sequence) {
             self.hand_out(source, &mut d, &[], held);
@@ -472,9 +495,9 @@ impl Domain {
         }
         for tap in &mut remote.taps {
             match tap.state {
-                TapState::Open => tap.report.sink_full += d.messages(),
-                TapState::Closed => tap.came_late(d.messages()),
-                TapState::Opening => {}
+                TapState::Open if tap.joined => tap.report.sink_full += d.messages(),
+                TapState::Closed if tap.joined => tap.came_late(d.messages()),
+                _ => {}
             }
         }
     }
@@ -483,20 +506,27 @@ impl Domain {
     fn hand_out(&mut self, source: usize, d: &mut Descriptor, inside: &[u8], slot: Option<SlotId>) {
         if let Some(slot) = slot {
             (d.segment, d.slot) = (slot.segment, slot.slot);
+            reach(Step::Place);
         }
         let cap = self.link_cap();
         let Some(remote) = self.remotes[source].as_mut() else { return };
         let mut outlets: Vec<usize> = Vec::with_capacity(4);
         for tap in &mut remote.taps {
             match tap.state {
-                TapState::Open if !tap.wants(d.sequence) => tap.came_again(d.messages()),
-                TapState::Open => outlets.extend(tap.outlet.filter(|o| !outlets.contains(o))),
-                TapState::Closed => tap.came_late(d.messages()),
-                TapState::Opening => {}
+                TapState::Open if tap.wants(d.sequence) => {
+                    outlets.extend(tap.outlet.filter(|o| !outlets.contains(o)));
+                }
+                TapState::Open if tap.joined => tap.came_again(d.messages()),
+                TapState::Closed if tap.joined => tap.came_late(d.messages()),
+                _ => {}
             }
         }
         for at in outlets {
             let Some(outlet) = self.outlets[at].as_mut() else { continue };
+            // All that are open.
+            let open = remote.taps.iter().filter(|t| t.outlet == Some(at) && t.state == TapState::Open && t.joined);
+            let last = open.map(|t| t.join).reduce(|a, b| if b.wrapping_sub(a) < 1 << 15 { b } else { a });
+            d.joined = last.unwrap_or(0);
             let mut pushed = Pushed::NotMapped;
             if outlet.backlog.is_empty() {
                 pushed = outlet.push(d, inside, slot, cap, &mut self.slab);
@@ -508,7 +538,9 @@ impl Domain {
             };
             if waits {
                 slot.into_iter().for_each(|slot| self.slab.hold(slot));
-                outlet.backlog.push_back(Waiting { descriptor: *d, inline: inside.to_vec(), slot });
+                let is_given = |t: &&Tap| t.wants(d.sequence) && t.outlet == Some(at);
+                let sinks = remote.taps.iter().filter(is_given).map(|t| t.sink).filter(|_| !outlet.reliable).collect();
+                outlet.backlog.push_back(Waiting { descriptor: *d, inline: inside.to_vec(), slot, sinks });
             }
             for tap in remote.taps.iter_mut().filter(|t| t.wants(d.sequence) && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
@@ -526,20 +558,27 @@ impl Domain {
         }
     }
 
-    /// Puts on a link what waits for it.
+    /// Puts on a link what waits for it. What is best effort and finds no room does not wait for that as well: it is dropped, as it
+    /// would have been had its segment been known.
     pub(crate) fn flush_backlog(&mut self, at: usize) -> bool {
         let cap = self.link_cap();
         let Some(outlet) = self.outlets[at].as_mut() else { return false };
         let mut any = false;
         while let Some(first) = outlet.backlog.pop_front() {
-            match outlet.push(&first.descriptor, &first.inline, first.slot, cap, &mut self.slab) {
-                Pushed::Done => {
-                    first.slot.map(|slot| self.slab.unhold(slot));
-                    any = true;
-                }
-                Pushed::NoRoom | Pushed::NotMapped => {
-                    outlet.backlog.push_front(first);
-                    break;
+            let pushed = outlet.push(&first.descriptor, &first.inline, first.slot, cap, &mut self.slab);
+            if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && outlet.reliable) {
+                outlet.backlog.push_front(first);
+                break;
+            }
+            first.slot.map(|slot| self.slab.unhold(slot));
+            any = true;
+            let d = &first.descriptor;
+            if pushed == Pushed::NoRoom
+                && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
+            {
+                for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
+                    tap.given -= d.messages();
+                    tap.report.sink_full += d.messages();
                 }
             }
         }
@@ -570,6 +609,7 @@ impl Domain {
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
                     to.copy_from_slice(&payload);
                 }
+                self.remotes[source].iter_mut().for_each(|remote| remote.see(d.joined));
                 self.hand_out(source, &mut d, &[], Some(slot));
                 (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
             }

@@ -8,9 +8,10 @@ use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
 use crate::network::intake::{Route, Sink};
-use crate::network::lanes::{FlowId, HOME};
+use crate::network::lanes::HOME;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
+use insane_shm::steps::{Step, reach};
 use insane_transport::FlowSpec;
 use insane_wire::control::{self, to_runtime};
 use insane_wire::host::{self as wire, HOST_PROTOCOL, to_host::Body};
@@ -119,7 +120,11 @@ impl Hub {
             Body::Ready(ready) => {
                 let key = Epoch::from_bytes(&ready.epoch).zip(SinkId::from_bytes(&ready.sink));
                 if let Some((epoch, sink)) = key {
-                    self.ready(host, epoch, sink);
+                    if self.sinks.get(&sink).is_some_and(|s| s.host == host) || ready.join == 0 {
+                        self.ready(host, epoch, sink, ready.join);
+                    } else {
+                        self.numbered(host, epoch, sink, ready.join);
+                    }
                 }
             }
             Body::Report(report) => self.hosts[host].reported(report),
@@ -165,7 +170,8 @@ impl Hub {
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
-                let words: Vec<_> = attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink }).collect();
+                let words: Vec<_> =
+                    attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink, join: 0 }).collect();
                 words.into_iter().for_each(|w| self.hosts[host].say(Body::Ready(w), &mut self.underway));
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
@@ -190,14 +196,11 @@ impl Hub {
 
     /// Accepts a flow once its source is known and a sink is attached.
     pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
-        let asked = (0..self.ports.len()).filter_map(|lane| self.hosts[host].requested.get(&(epoch, lane)).copied());
-        let asked: Vec<(FlowId, u32)> = asked.collect();
-        let Some((_, number)) = asked.first().copied() else { return };
+        let asked = self.hosts[host].requested.get(&epoch).and_then(|asked| asked.front());
+        let Some((flow, number)) = asked.copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
-            for (flow, _) in asked {
-                self.hosts[host].requested.remove(&(epoch, flow.lane));
-                self.hosts[host].lanes.refuse(flow, 2);
-            }
+            let asked = self.hosts[host].requested.remove(&epoch).unwrap_or_default();
+            asked.into_iter().for_each(|(flow, _)| self.hosts[host].lanes.refuse(flow, 2));
             return;
         };
         let source = self.domains[at].remotes.iter().position(|r| {
@@ -205,13 +208,13 @@ impl Hub {
             r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
         });
         let Some(source) = source else { return };
-        // What comes by another path is before it.
-        let before = self.domains[at].remotes[source].as_ref().and_then(|r| r.flow);
-        let next = asked.into_iter().find(|(flow, _)| before.is_none_or(|before| before.lane == flow.lane));
-        let Some((flow, _)) = next else { return };
+        // What comes by the one before is before it, on whatever path: of two, one alone would be told how far its sinks are.
+        if self.domains[at].remotes[source].as_ref().is_some_and(|r| r.flow.is_some()) {
+            return;
+        }
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, ?flow, "flow accepted");
-        one.requested.remove(&(epoch, flow.lane));
+        one.withdraw_request(flow);
         one.incoming.insert(flow, Incoming { domain: at, source });
         if let Some(remote) = self.domains[at].remotes[source].as_mut() {
             (remote.flow, remote.orphaned) = (Some(flow), None);
@@ -232,8 +235,20 @@ impl Hub {
         late.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
     }
 
-    /// A sink of a host gets what a local source emits: the source's session is told.
-    fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId) {
+    /// A sink of this host joins a source of another as number `join`: it takes the first message that says so, and what follows.
+    fn numbered(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
+        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
+        let mut remotes = remotes.filter(|r| r.epoch == epoch && r.host == host && !r.closing);
+        let tap = remotes.find_map(|r| r.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Open));
+        let Some(tap) = tap else { return };
+        tap.number = Some(join as u8);
+        let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join };
+        self.hosts[host].say(Body::Ready(word), &mut self.underway);
+    }
+
+    /// A sink of a host can get what a local source emits. It is given a number, in whose order sinks join; once its host has that
+    /// as well and says so (`join`), the source's session is told.
+    fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         // One that is gone was taken from its source's session already, which is not to hear of it again.
@@ -243,17 +258,37 @@ impl Hub {
         }
         one.ready.insert((epoch, sink));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
-        one.accounts[account].iter_mut().for_each(Account::is_attached_again);
-        let Some(is) = one.accounts[account].as_ref().filter(|a| !a.closing) else { return };
+        let Some(is) = one.accounts[account].as_mut() else { return };
+        if (join == 0 && is.was_attached) || (join != 0 && is.number == join) {
+            is.is_attached_again();
+        }
+        if is.closing || (join != 0 && is.number != join) {
+            return;
+        }
+        if join == 0 {
+            let last = one.joins.entry(epoch).or_default();
+            *last = last.wrapping_add(1).max(1);
+            is.number = *last;
+            let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: *last };
+            one.say(Body::Ready(word), &mut self.underway);
+            return;
+        }
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
         let Some(intake) = self.domains[at].intakes[link].as_mut() else { return };
-        let routes = intake.sources.get_mut(&source).into_iter().flat_map(|s| s.routes.iter_mut());
-        let entry = routes
-            .flat_map(|r| r.sinks.iter_mut())
-            .find(|s| s.account == account && s.id == sink && !s.open && s.end.is_none());
-        let Some(entry) = entry else { return };
-        entry.open = true;
-        self.domains[at].attach(link, source, sink, cell);
+        let Some(of) = intake.sources.get_mut(&source) else { return };
+        let is_it = |s: &Sink| s.account == account && s.id == sink && s.end.is_none();
+        let Some(route) = of.routes.iter_mut().find(|r| r.sinks.iter().any(is_it)) else { return };
+        let Some(entry) = route.sinks.iter_mut().find(|s| is_it(s)) else { return };
+        entry.number = join as u8;
+        if entry.open {
+            // It comes back with the next runtime of its host.
+            route.joined = if entry.joined { entry.number } else { route.joined };
+            return;
+        }
+        of.joins = of.joins.wrapping_add(1);
+        (entry.open, entry.join) = (true, of.joins);
+        let join = of.joins;
+        self.domains[at].attach(link, source, sink, (cell, join));
         let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
         let effective = self.choose(host, qos).effective;
         self.tell_effective(at, link, host, effective);
@@ -319,15 +354,25 @@ impl Hub {
         if let Some(flow) = one.flows[flow].as_mut() {
             flow.accounts.push(account);
         }
-        let entry = Sink { id: sink, account, open: false, end: None };
+        let entry = Sink {
+            id: sink,
+            account,
+            open: false,
+            join: 0,
+            joined: false,
+            number: 0,
+            end: None,
+            detached: false,
+            late: VecDeque::new(),
+        };
         if let Some(of) = domain.source(link, source, epoch) {
             match of.routes.iter_mut().find(|r| r.host == host && r.flow == flow) {
                 Some(route) => route.sinks.push(entry),
-                None => of.routes.push(Route { host, flow, sinks: vec![entry] }),
+                None => of.routes.push(Route { host, flow, joined: 0, sinks: vec![entry] }),
             }
         }
         if self.hosts[host].ready.contains(&(epoch, sink)) {
-            self.ready(host, epoch, sink);
+            self.ready(host, epoch, sink, 0);
         }
     }
 
@@ -380,6 +425,7 @@ impl Hub {
                     };
                     let conn = self.domains[domain].conn;
                     tracing::debug!(me = self.own_name, host, %sink, "sink");
+                    reach(Step::Announce);
                     self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone() });
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
                 }

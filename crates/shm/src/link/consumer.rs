@@ -428,6 +428,7 @@ fn describe(words: &[AtomicU64; DELIVERY_WORDS], length: u32) -> Descriptor {
         flags: (origin >> 48) as u16,
         priority: last as u8,
         count: (last >> 16) as u16,
+        joined: (last >> 32) as u16,
     }
 }
 

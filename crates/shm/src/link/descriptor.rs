@@ -46,6 +46,9 @@ pub struct Descriptor {
     pub priority: u8,
     /// With `FLAG_PACKED`: how many messages there are.
     pub count: u16,
+    /// The number of the sink that had joined the source on this link last when this was emitted: it is for none that joined
+    /// later. The consumer numbers those that join, from 1, and the low half of that is here.
+    pub joined: u16,
 }
 
 impl Descriptor {
@@ -54,6 +57,14 @@ impl Descriptor {
     #[must_use]
     pub fn messages(&self) -> u64 {
         if self.flags & FLAG_PACKED != 0 { self.count.into() } else { 1 }
+    }
+
+    /// Whether the sink of that number had joined when this was emitted: if so, it and all that follow are for it. Of numbers
+    /// that are more than half of their range apart the later one looks like the earlier.
+    #[inline]
+    #[must_use]
+    pub fn is_after(&self, join: u16) -> bool {
+        self.joined.wrapping_sub(join) < 1 << 15
     }
 }
 

@@ -134,7 +134,8 @@ impl Producer {
         write(5, u64::from(descriptor.slot) | u64::from(descriptor.offset) << 32);
         let middle = u64::from(descriptor.segment) << 32 | u64::from(flags) << 48;
         write(6, u64::from(descriptor.source) | middle);
-        write(7, u64::from(descriptor.priority) | u64::from(descriptor.count) << 16);
+        let last = u64::from(descriptor.count) << 16 | u64::from(descriptor.joined) << 32;
+        write(7, u64::from(descriptor.priority) | last);
         reach(Step::Publish);
         DeliveryBlock::publish_in(words, at, length);
         self.tail += 1;

@@ -302,4 +302,5 @@ fn put_head(head: &mut [u8; FRAGMENT_BYTES], kind: u8, flags: u8, length: u16, m
     head[8..12].copy_from_slice(&message.index.to_le_bytes());
     head[12..16].copy_from_slice(&message.lifetime_us.to_le_bytes());
     head[16..24].copy_from_slice(&message.sequence.to_le_bytes());
+    head[23] = message.joined;
 }

@@ -52,6 +52,9 @@ pub const FRAGMENT_BYTES: usize = 32;
 /// The size in bytes of a bundle's header.
 pub const BUNDLE_BYTES: usize = 32;
 
+/// The highest number that a message can have at its source.
+pub const MAX_SEQUENCE: u64 = (1 << 56) - 1;
+
 /// The most messages in one bundle.
 pub const MAX_BUNDLE: u16 = 64;
 
@@ -65,8 +68,11 @@ pub struct Message {
     pub flow: u32,
     /// The message's number in its flow, from 0, without gaps: the low half of it.
     pub index: u32,
-    /// The message's number at its source, from 1.
+    /// The message's number at its source, from 1: the lower 56 bits of it.
     pub sequence: u64,
+    /// The number, modulo 256, of the sink of the receiving host that the source knew of last when it emitted this: it is for
+    /// none that joined later.
+    pub joined: u8,
     /// How long the message is still worth something, in microseconds from when its frame was built; 0 for ever.
     pub lifetime_us: u32,
     /// 0 (lowest) to 15.
@@ -224,7 +230,8 @@ fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>
         flow: le32(bytes, 4),
         index: le32(bytes, 8),
         lifetime_us: le32(bytes, 12),
-        sequence: le64(bytes, 16),
+        sequence: le64(bytes, 16) & MAX_SEQUENCE,
+        joined: bytes[23],
         priority: flags >> 4,
         timestamp_ns: 0,
         launch_ns: 0,

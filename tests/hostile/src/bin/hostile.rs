@@ -124,7 +124,7 @@ fn as_sink(path: &Path, channel: &str, mode: &str) -> Result<String, String> {
                     say(&socket, message.link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[])?;
                 }
                 Some(Body::FlowOpen(flow)) => {
-                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell: 0, cursor: 0 };
+                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell: 0, cursor: 0, join: 1 };
                     say(&socket, message.link, Body::FlowOpened(opened), &[])?;
                 }
                 _ => {}
@@ -213,7 +213,7 @@ fn as_source(path: &Path, channel: &str) -> Result<String, String> {
                     producer.dissolve(|_, _| {});
                 }
                 let source = (random(&mut state) % 200) as u32;
-                producer.push(&Descriptor { sequence: i, source, ..Descriptor::default() }, b"flood");
+                producer.push(&Descriptor { sequence: i, source, joined: i as u16, ..Descriptor::default() }, b"flood");
             }
             producer.wake();
             if random(&mut state).is_multiple_of(16) {

@@ -5,6 +5,7 @@ use insane::{Code, Qos, Reliability, Session, Sink, SinkOptions, Source, SourceO
 use insane_tests_killmatrix::board::{Board, Command, Word};
 use insane_tests_killmatrix::cell::LARGE;
 use insane_tests_killmatrix::law::PACKED;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,11 @@ fn main() {
         qos.set_reliability(Reliability::Reliable);
     }
     let stream = patiently("stream", || session.stream(qos));
-    if role == "source" { emit(&stream, channel, &board) } else { consume(&stream, channel, &board) }
+    if role == "source" {
+        emit(&stream, channel, &board)
+    } else {
+        consume(&stream, channel, &board, kind == "reliable")
+    }
 }
 
 /// Runs of small messages, which are packed on best-effort streams, and others.
@@ -143,11 +148,13 @@ fn flush(source: &Source) {
     source.flush().expect("this process has not forked");
 }
 
-fn consume(stream: &Stream, channel: &str, board: &Board) -> ! {
+fn consume(stream: &Stream, channel: &str, board: &Board, reliable: bool) -> ! {
     let options = SinkOptions { wait: Wait::Sleep, ..SinkOptions::default() };
     let mut sink: Sink = patiently("sink", || stream.sink_with(channel, options.clone()));
     board.set(Word::Open, 1);
     let worst = hiccups();
+    // The number of the last message of each source.
+    let (mut numbers, mut disorder) = (HashMap::new(), 0u64);
     let (mut seen, mut wrong, mut gap, mut last) = (0u64, 0u64, 0u64, Instant::now());
     loop {
         let command = board.get(Word::Command);
@@ -155,6 +162,8 @@ fn consume(stream: &Stream, channel: &str, board: &Board) -> ! {
             match Command::of(command) {
                 Command::Reopen => {
                     drop(sink);
+                    // What is emitted in between is not for it.
+                    numbers.clear();
                     sink = patiently("sink", || stream.sink_with(channel, options.clone()));
                 }
                 Command::Measure => {
@@ -169,6 +178,12 @@ fn consume(stream: &Stream, channel: &str, board: &Board) -> ! {
             Ok(message) => {
                 seen += 1;
                 board.set(Word::Count, seen);
+                let number = message.sequence();
+                let before = numbers.insert(message.source(), number);
+                if before.is_some_and(|b| number <= b || reliable && number != b + 1) {
+                    disorder += 1;
+                    board.set(Word::Disorder, disorder);
+                }
                 let bytes = message.to_vec();
                 let length = bytes.len();
                 // All bytes are the same: those from the second on are those before the last.
