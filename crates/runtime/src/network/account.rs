@@ -130,7 +130,7 @@ impl Account {
 
     /// The sink's host has begun anew: it counts from nothing.
     pub(crate) fn begin_anew(&mut self) {
-        (self.heard, self.attached) = ([0; 6], false);
+        (self.heard, self.attached, self.number) = ([0; 6], false, 0);
         self.in_doubt = self.in_doubt.max(std::mem::take(&mut self.unsaid)).min(self.pending());
     }
 

@@ -200,6 +200,14 @@ impl Host {
         Some(epoch)
     }
 
+    /// A path is lost, and with it the flows that were asked for over it.
+    pub(crate) fn withdraw_requests(&mut self, lane: usize) {
+        self.requested.retain(|_, asked| {
+            asked.retain(|(flow, _)| flow.lane != lane);
+            !asked.is_empty()
+        });
+    }
+
     /// Whether nothing is sent to it, and nothing taken from it.
     pub(crate) fn is_dormant(&self) -> bool {
         self.known == Known::Dormant

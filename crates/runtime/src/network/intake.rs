@@ -48,8 +48,8 @@ pub(crate) struct Route {
     pub(crate) host: usize,
     /// The flow, by its place at the host.
     pub(crate) flow: usize,
-    /// The number, at the host, of the sink that the source knew of last, modulo 256.
-    pub(crate) joined: u8,
+    /// The number, at the host, of the sink that joined last of those that the source knows of, modulo 256.
+    pub(crate) joined: Option<u8>,
     pub(crate) sinks: Vec<Sink>,
 }
 
@@ -74,6 +74,11 @@ pub(crate) struct Sink {
     pub(crate) late: VecDeque<(u64, u64)>,
 }
 
+/// The later of two numbers of sinks that joined.
+pub(crate) fn later(known: Option<u8>, number: u8) -> u8 {
+    known.filter(|known| number.wrapping_sub(*known) >= 128).unwrap_or(number)
+}
+
 impl Source {
     pub(crate) fn new(epoch: Epoch) -> Self {
         Self { epoch, routes: Vec::new(), joins: 0 }
@@ -85,8 +90,7 @@ impl Source {
             for sink in sinks.iter_mut().filter(|s| s.open) {
                 if !sink.joined && d.is_after(sink.join) {
                     sink.joined = true;
-                    // They are let in by their numbers, and so they come.
-                    *joined = sink.number;
+                    *joined = Some(later(*joined, sink.number));
                 }
                 if sink.joined && sink.detached && sink.end.is_none() && sink.late.len() < MOST_LATE {
                     sink.late.push_back((position, d.messages()));

@@ -265,7 +265,7 @@ impl Hub {
         };
         let (mut refused, mut next) = (0, next);
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
-            next.joined = route.joined;
+            next.joined = route.joined.unwrap_or(0);
             let host = &mut hosts[route.host];
             let Err(why) = host.give(now, route.flow, next) else { continue };
             refused += 1;

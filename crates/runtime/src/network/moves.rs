@@ -72,6 +72,7 @@ impl Hub {
         }
         self.events(host, now, None);
         // Of what was to end there nothing more will come.
+        self.hosts[host].withdraw_requests(port);
         let gone = self.hosts[host].drain_closing(now);
         gone.into_iter().for_each(|token| self.released(token, insane_transport::End::Unconfirmed));
         self.hosts[host].push_waiting();
@@ -140,6 +141,9 @@ impl Hub {
     /// It is lost; its flows from the host have ended already.
     pub(crate) fn lane_lost(&mut self, host: usize, lane: usize, now: Duration) {
         self.log_lane(host, lane, "path lost");
+        self.hosts[host].withdraw_requests(lane);
+        let others: Vec<_> = self.hosts[host].requested.keys().copied().collect();
+        others.into_iter().for_each(|epoch| self.try_accept(host, epoch));
         for at in 0..self.hosts[host].flows.len() {
             if let Some(flow) = self.hosts[host].flows[at].as_mut().filter(|flow| flow.number.lane == lane) {
                 flow.accepted = false;

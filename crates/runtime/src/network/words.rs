@@ -7,7 +7,7 @@ use crate::network::domain::place;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
-use crate::network::intake::{Route, Sink};
+use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
@@ -241,7 +241,7 @@ impl Hub {
         let mut remotes = remotes.filter(|r| r.epoch == epoch && r.host == host && !r.closing);
         let tap = remotes.find_map(|r| r.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Open));
         let Some(tap) = tap else { return };
-        tap.number = Some(join as u8);
+        tap.number.get_or_insert(join as u8);
         let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join };
         self.hosts[host].say(Body::Ready(word), &mut self.underway);
     }
@@ -266,10 +266,13 @@ impl Hub {
             return;
         }
         if join == 0 {
-            let last = one.joins.entry(epoch).or_default();
-            *last = last.wrapping_add(1).max(1);
-            is.number = *last;
-            let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: *last };
+            // Messages may say the number that it has.
+            if is.number == 0 {
+                let last = one.joins.entry(epoch).or_default();
+                *last = last.wrapping_add(1).max(1);
+                is.number = *last;
+            }
+            let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: is.number };
             one.say(Body::Ready(word), &mut self.underway);
             return;
         }
@@ -282,7 +285,9 @@ impl Hub {
         entry.number = join as u8;
         if entry.open {
             // It comes back with the next runtime of its host.
-            route.joined = if entry.joined { entry.number } else { route.joined };
+            if entry.joined {
+                route.joined = Some(later(route.joined, entry.number));
+            }
             return;
         }
         of.joins = of.joins.wrapping_add(1);
@@ -368,7 +373,7 @@ impl Hub {
         if let Some(of) = domain.source(link, source, epoch) {
             match of.routes.iter_mut().find(|r| r.host == host && r.flow == flow) {
                 Some(route) => route.sinks.push(entry),
-                None => of.routes.push(Route { host, flow, joined: 0, sinks: vec![entry] }),
+                None => of.routes.push(Route { host, flow, joined: None, sinks: vec![entry] }),
             }
         }
         if self.hosts[host].ready.contains(&(epoch, sink)) {
