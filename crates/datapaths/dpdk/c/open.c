@@ -126,7 +126,9 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
     uint32_t half = port->choice.buffers / 2, bytes = buffer_bytes(port);
     if (bytes + RTE_PKTMBUF_HEADROOM > UINT16_MAX)
         return fail(error, capacity, "buffers of %u bytes are too large", bytes);
-    port->rx = pool("rx", half, 0, bytes + RTE_PKTMBUF_HEADROOM);
+    /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
+    uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
+    port->rx = pool("rx", half + rings, 0, bytes + RTE_PKTMBUF_HEADROOM);
     port->tx = pool("tx", half, 0, bytes + RTE_PKTMBUF_HEADROOM);
     uint16_t shared = RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN);
     port->lend = port->gathers ? pool("lend", half, shared, 0) : NULL;
@@ -213,7 +215,8 @@ static int take_address(insane_datapath_port *port, char *error, size_t capacity
     port->address = port->choice.address;
     if (port->membership >= 0)
         return 0;
-    if (rte_eth_dev_default_mac_addr_set(port->id, &port->address) != 0)
+    /* A virtual device's address may be that of an interface of the kernel's, which is to keep it. */
+    if (!port->physical || rte_eth_dev_default_mac_addr_set(port->id, &port->address) != 0)
         (void)rte_eth_promiscuous_enable(port->id);
     /* IPv6 asks for neighbours by groups. A device without that sends all it has. */
     (void)rte_eth_allmulticast_enable(port->id);

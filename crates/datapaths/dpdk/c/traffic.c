@@ -3,6 +3,7 @@
 
 #include <rte_cycles.h>
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -202,9 +203,11 @@ int32_t port_arm(insane_datapath_port *port)
         ssize_t drained = read(port->wake, &count, sizeof count);
         (void)drained;
     }
-    if (rte_eth_dev_rx_intr_enable(port->id, 0) != 0)
+    /* A device whose descriptor is readable as long as there is something has no interrupt to be turned on. */
+    int result = rte_eth_dev_rx_intr_enable(port->id, 0);
+    if (result != 0 && (result != -ENOTSUP || port->wake_counts))
         return INSANE_DATAPATH_POLL;
-    port->armed = true;
+    port->armed = result == 0;
     /* What came before the interrupt was on wakes nobody. */
     if (port->stashed == 0)
         port->stashed = take(port, port->stash, STASH);
