@@ -37,12 +37,9 @@ fn without_dpdks_libraries_the_reason_is_said() {
     refused(&folder.path().join("object.so"), "librte_eal_gone.so.23: cannot open shared object file");
 }
 
-/// Nothing but the object is linked to DPDK.
+/// Nothing but the object is linked to DPDK: what a program is linked to is mapped when it starts.
 #[test]
 fn this_program_has_no_part_of_dpdk() {
-    let program = std::fs::read(std::env::current_exe().expect("a program")).expect("it can be read");
-    let needle = [&b"librte_"[..], b"eal.so"].concat();
-    assert!(!program.windows(needle.len()).any(|bytes| bytes == needle));
     let maps = std::fs::read_to_string("/proc/self/maps").expect("it can be read");
-    assert!(!maps.contains("librte_"));
+    assert!(maps.contains("libc.so") && !maps.contains("librte_"), "{maps}");
 }
