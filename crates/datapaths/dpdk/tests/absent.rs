@@ -14,7 +14,10 @@ fn refused(path: &Path, reason: &str) {
 
 #[test]
 fn without_the_object_the_reason_is_said() {
-    refused(Path::new("/no/such/folder/libinsane_dpdk.so"), "/no/such/folder/libinsane_dpdk.so: No such file or directory");
+    refused(
+        Path::new("/no/such/folder/libinsane_dpdk.so"),
+        "/no/such/folder/libinsane_dpdk.so: No such file or directory",
+    );
     refused(Path::new("libinsane_dpdk.so"), "is not an absolute path");
 }
 
@@ -27,8 +30,11 @@ fn without_dpdks_libraries_the_reason_is_said() {
         done.is_ok_and(|status| status.success())
     };
     std::fs::write(folder.path().join("eal.c"), "int rte_eal_init(void) { return 0; }\n").expect("a file");
-    std::fs::write(folder.path().join("object.c"), "int rte_eal_init(void);\nint go(void) { return rte_eal_init(); }\n")
-        .expect("a file");
+    std::fs::write(
+        folder.path().join("object.c"),
+        "int rte_eal_init(void);\nint go(void) { return rte_eal_init(); }\n",
+    )
+    .expect("a file");
     if !cc(&["-Wl,-soname,librte_eal_gone.so.23", "-o", "libeal.so", "eal.c"]) {
         println!("SKIPPED: there is no C compiler");
         return;

@@ -22,7 +22,8 @@ const DEVICE: &str = "veth0";
 fn cable(mtu: u32) -> Option<Namespaces> {
     Namespaces::new(["da", "db"], |names| {
         let [a, b] = names;
-        let mut steps = vec![format!("link add {DEVICE} netns {a} mtu {mtu} type veth peer name {DEVICE} netns {b} mtu {mtu}")];
+        let mut steps =
+            vec![format!("link add {DEVICE} netns {a} mtu {mtu} type veth peer name {DEVICE} netns {b} mtu {mtu}")];
         for (end, name) in names.iter().enumerate() {
             steps.extend([
                 format!("-n {name} link set {DEVICE} addrgenmode none"),
