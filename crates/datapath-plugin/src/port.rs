@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use insane_datapath::DatapathError;
+use insane_datapath::memory::Piece;
 
 use crate::abi::{self, BURST};
 use crate::load::{Handle, Loaded, Options, text};
@@ -49,6 +50,20 @@ pub(crate) struct Built {
     pub(crate) len: usize,
     /// Payload behind them, where it lies.
     pub(crate) payload: Option<(NonNull<u8>, usize)>,
+}
+
+impl Built {
+    /// Copies the payload behind what is built: the caller's memory is its own again. To be called before the transmit returns that
+    /// the payload was given to.
+    pub(crate) fn own(&mut self) {
+        if let Some((base, len)) = self.payload.take() {
+            // SAFETY: INV-MEM-2 of the contract: the frame has no outcome yet.
+            let piece = unsafe { Piece::from_raw(base, len) };
+            let room = self.room.bytes_mut().get_mut(self.len..self.len + len).unwrap_or(&mut []);
+            let copied = piece.copy_part(0, room);
+            self.len += copied;
+        }
+    }
 }
 
 /// A frame that was received.

@@ -87,7 +87,7 @@ impl PluginDatapath {
             match then {
                 // The front may have taken the frame after those over, so it cannot be asked again: they wait here.
                 Next::Refused(refused) => {
-                    self.opened.iter_mut().flat_map(|opened| &mut opened.built).for_each(own);
+                    self.opened.iter_mut().flat_map(|opened| &mut opened.built).for_each(Built::own);
                     self.settle(batch, &mut report, count, outcome);
                     self.settle(batch, &mut report, 1, refused);
                 }
@@ -153,17 +153,6 @@ enum Next {
     Refused(Outcome),
     /// Nothing: there is no room.
     Busy,
-}
-
-/// Copies the payload of a frame behind what is built of it.
-fn own(frame: &mut Built) {
-    if let Some((base, len)) = frame.payload.take() {
-        // SAFETY: INV-MEM-2 of the contract: called within the transmit that the piece was given to, and the frame has no outcome.
-        let piece = unsafe { insane_datapath::memory::Piece::from_raw(base, len) };
-        let at = frame.len;
-        let room = frame.room.bytes_mut().get_mut(at..at + len).unwrap_or(&mut []);
-        frame.len += piece.copy_part(0, room);
-    }
 }
 
 /// Puts a frame, with what stands in front, together in `room`; or gives the room back with the frame's outcome. `gathers`: payload of
