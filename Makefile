@@ -15,7 +15,7 @@ demo: ## a dApp and xApps on one host, then on two: live table, latencies, fault
 	@scripts/call demo/run
 
 test: ## all tests: Rust, C, Python, whole system (under 15 minutes on two cores once built)
-	@scripts/setup base rust python
+	@scripts/setup base rust python dpdk
 	@scripts/test
 
 test-fast: ## unit tests and what else is quick (under 2 minutes)
@@ -55,4 +55,4 @@ install: ## programs, C library and Python wheel, below PREFIX=… (~/.local, as
 	@scripts/install '$(PREFIX)'
 
 setup: ## install everything that the other verbs need
-	@scripts/setup base rust python lint verify bench
+	@scripts/setup base rust python lint verify bench dpdk

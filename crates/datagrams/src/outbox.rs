@@ -30,6 +30,11 @@ impl Emit for Outbox {
 }
 
 impl Outbox {
+    /// Whether nothing waits for the datapath.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_done()
+    }
+
     /// Hands over what there is. Whether all has gone: what has not goes first the next time.
     pub(crate) fn flush(&mut self, raw: &mut dyn Datapath) -> bool {
         if !self.frames.is_done() {

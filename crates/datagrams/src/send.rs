@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Outcome, TxBatch, TxFrame, TxReport};
-use insane_datapath::raw::{Front, RawDatapath};
+use insane_datapath::raw::{Body, Front, RawDatapath};
 use insane_netstack::{Binding, Engine, Flow, Header, SendError};
 
 use crate::outbox::Outbox;
@@ -71,14 +71,9 @@ impl Front for Headers<'_> {
         }
     }
 
-    fn write<'b>(
-        &mut self,
-        _frame: &TxFrame<'_>,
-        front: &mut [u8],
-        body: &mut (dyn Iterator<Item = &'b [u8]> + 'b),
-    ) -> Result<(), Outcome> {
+    fn write(&mut self, _frame: &TxFrame<'_>, front: &mut [u8], body: &mut Body<'_>) -> Result<(), Outcome> {
         let mut header = self.header.take().ok_or(Outcome::Failed)?;
-        header.checksum(body);
+        header.checksum_of(body);
         front.copy_from_slice(header.bytes());
         Ok(())
     }
@@ -97,7 +92,8 @@ impl<R: RawDatapath> Datagrams<R> {
 
     pub(crate) fn send_batch(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
         let mut report = TxReport::default();
-        if batch.is_done() && self.opened.as_ref().is_none_or(|opened| opened.engine.usage()[2] == 0) {
+        let idle = |opened: &Opened| opened.engine.usage()[2] == 0 && opened.outbox.is_empty();
+        if batch.is_done() && self.opened.as_ref().is_none_or(idle) {
             return report;
         }
         // Something waits for a neighbour, and whoever sends need not receive.

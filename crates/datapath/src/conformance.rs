@@ -58,7 +58,12 @@ pub fn all_over_a_cable(mut rig: impl FnMut() -> Rig, reopen: Reopen<'_>, set_up
     }
 }
 
-fn all_but_outcomes(rig: &mut dyn FnMut() -> Rig, reopen: Reopen<'_>) {
+/// Runs every check but [`every_frame_has_an_outcome`], which counts all frames, each on a rig of its own: for ends that exchange
+/// frames until they reach each other. `reopen` opens an end again and may wait for that.
+///
+/// # Panics
+/// When the datapath breaks its contract; the text says which part.
+pub fn all_but_outcomes(rig: &mut dyn FnMut() -> Rig, reopen: Reopen<'_>) {
     frames_arrive_whole(&mut rig());
     order_is_kept_and_nothing_repeated(&mut rig());
     payload_is_gathered(&mut rig());

@@ -136,6 +136,17 @@ impl<'m> Piece<'m> {
         self.len == 0
     }
 
+    /// Copies bytes of it, from byte `from` on, to the whole of `out`; says how many there were.
+    #[inline]
+    pub fn copy_part(&self, from: usize, out: &mut [u8]) -> usize {
+        let count = self.len.saturating_sub(from).min(out.len());
+        if count > 0 {
+            // SAFETY: INV-MEM-2 and `from + count <= len`; `out` is memory of this process that nobody else uses.
+            unsafe { core::ptr::copy_nonoverlapping(self.base.as_ptr().add(from), out.as_mut_ptr(), count) };
+        }
+        count
+    }
+
     /// Copies it to the end of `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.len);

@@ -35,8 +35,13 @@ pub trait InPlace {
     fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize;
 }
 
+/// Shows bytes piece by piece, in order, to whom it is given.
+pub type Body<'a> = dyn FnMut(&mut dyn FnMut(&[u8])) + 'a;
+
 /// Puts something in front of each frame of a batch: the headers of a packet engine. What stands behind was copied there once
-/// and is not changed by anybody any more when [`Front::write`] sees it.
+/// and is not changed by anybody any more when [`Front::write`] sees it; but a datapath with [`crate::Foreign::Gathers`] may show
+/// payload as it lay at its place a moment ago. If its owner changes it meanwhile, a checksum over it is wrong, and that frame
+/// alone is lost.
 pub trait Front {
     /// How many bytes it puts before this frame; or what becomes of the frame instead.
     ///
@@ -44,14 +49,9 @@ pub trait Front {
     /// The frame's outcome. [`Outcome::Sent`] if it has taken the frame over, with a copy of its own.
     fn room(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome>;
 
-    /// Writes them. `front` is as long as was said; `body` are the bytes of the frame itself, in order.
+    /// Writes them. `front` is as long as was said; `body` shows the bytes of the frame itself, in order.
     ///
     /// # Errors
     /// The frame's outcome: it is not sent.
-    fn write<'b>(
-        &mut self,
-        frame: &TxFrame<'_>,
-        front: &mut [u8],
-        body: &mut (dyn Iterator<Item = &'b [u8]> + 'b),
-    ) -> Result<(), Outcome>;
+    fn write(&mut self, frame: &TxFrame<'_>, front: &mut [u8], body: &mut Body<'_>) -> Result<(), Outcome>;
 }

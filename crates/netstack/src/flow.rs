@@ -145,13 +145,19 @@ impl Header {
     /// Writes the checksum over the payload, whose pieces are given in order and must have the length that was asked for.
     #[inline]
     pub fn checksum<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) {
+        self.checksum_of(|see| pieces.into_iter().for_each(&mut *see));
+    }
+
+    /// As [`Header::checksum`], for a payload that is shown piece by piece.
+    #[inline]
+    pub fn checksum_of(&mut self, show: impl FnOnce(&mut dyn FnMut(&[u8]))) {
         let mut sum = self.pseudo;
         sum.add(&self.bytes[self.len - 8..self.len - 2]);
         let mut len = 0;
-        for piece in pieces {
+        show(&mut |piece| {
             sum.add(piece);
             len += piece.len();
-        }
+        });
         debug_assert_eq!(len, self.payload, "the payload has another length than its header says");
         self.bytes[self.len - 2..self.len].copy_from_slice(&sum.finish_udp().to_be_bytes());
     }

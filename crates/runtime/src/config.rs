@@ -636,7 +636,7 @@ mod tests {
         let (interface, address) = ("eth1".into(), "10.0.0.102/24".into());
         assert_eq!(network.datapath, [Datapath { interface, address, ..Datapath::default() }]);
         assert_eq!(crate::policy::Table::new(&network.policy), Ok(crate::policy::Table::default()));
-        assert_eq!(network.policy.len(), 2);
+        assert_eq!(network.policy.len(), 3);
         // Without a name and an address there is none.
         assert!(Config::parse(&format!("[network]\n{datapath}")).is_err());
     }

@@ -11,7 +11,11 @@ pub const LOCAL: &str = "local";
 
 /// The table that holds where the configuration has none: the paper's, of what there is. The fields that a QoS must have, and the
 /// datapaths.
-pub const DEFAULT: &[(&str, &[Kind])] = &[("acceleration=none", &[Kind::Udp]), ("", &[Kind::Xdp, Kind::Udp])];
+pub const DEFAULT: &[(&str, &[Kind])] = &[
+    ("acceleration=none", &[Kind::Udp]),
+    ("resources=unlimited", &[Kind::Dpdk, Kind::Xdp, Kind::Udp]),
+    ("", &[Kind::Xdp, Kind::Udp]),
+];
 
 /// What a stream of this QoS gets between sessions of one host.
 #[must_use]
@@ -227,7 +231,7 @@ pub fn refused(served: EffectiveQos) -> Option<EffectiveQos> {
 mod tests {
     use super::{DEFAULT, Kind, Standing, Table, every_qos, local, refused};
     use crate::config::Policy;
-    use insane_wire::qos::{Acceleration, Reliability, Timing};
+    use insane_wire::qos::{Acceleration, Reliability, Resources, Timing};
 
     /// What two hosts have in common of one accelerated datapath, in all combinations.
     fn standings() -> Vec<(bool, Standing)> {
@@ -259,7 +263,8 @@ mod tests {
                     if kind == Kind::Udp { Standing::Connected } else { standing.clone() }
                 });
                 let wanted = qos.acceleration() == Acceleration::Preferred;
-                let expected = if wanted && usable { Kind::Xdp } else { Kind::Udp };
+                let best = if qos.resources() == Resources::Unlimited { Kind::Dpdk } else { Kind::Xdp };
+                let expected = if wanted && usable { best } else { Kind::Udp };
                 assert_eq!(choice.kind, expected, "{qos:?} {standing:?}");
                 let effective = choice.effective;
                 assert_eq!((effective.datapath.as_str(), effective.peer.as_str()), (expected.name(), "there"));
@@ -290,6 +295,21 @@ mod tests {
             let choice = table.choose(qos, ("paris", "berlin"), |_| standing.clone());
             assert!(choice.effective.reasons[0].contains(text), "{:?}", choice.effective.reasons);
         }
+    }
+
+    #[test]
+    fn who_spares_no_resources_gets_dpdk_or_the_next_best() {
+        let table = Table::new(&[]).unwrap();
+        let qos = insane_wire::qos::Qos::parse("acceleration=preferred,resources=unlimited").unwrap();
+        let with = |has: &[Kind]| {
+            let standing = |kind| if has.contains(&kind) { Standing::Connected } else { Standing::NotThere };
+            table.choose(qos, ("here", "there"), standing)
+        };
+        assert_eq!(with(&[Kind::Udp, Kind::Xdp, Kind::Dpdk]).kind, Kind::Dpdk);
+        let next = with(&[Kind::Udp, Kind::Xdp]);
+        assert_eq!((next.kind, next.effective.reasons.len()), (Kind::Xdp, 0), "it is accelerated all the same");
+        let last = with(&[Kind::Udp]);
+        assert!(last.effective.reasons[0].contains("there offers no dpdk; there offers no xdp"), "{last:?}");
     }
 
     #[test]

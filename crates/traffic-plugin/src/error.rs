@@ -85,3 +85,15 @@ pub enum LoadError {
         stages: usize,
     },
 }
+
+impl From<insane_object::LoadError> for LoadError {
+    fn from(error: insane_object::LoadError) -> Self {
+        match error {
+            insane_object::LoadError::Distrust(why) => Self::Distrust(why),
+            insane_object::LoadError::Linker(why) => Self::Linker(why),
+            insane_object::LoadError::Format(why) => Self::Format(why),
+            // What may be added there is a fault of the file's as well.
+            other => Self::Format(other.to_string()),
+        }
+    }
+}

@@ -26,12 +26,10 @@
 pub mod abi;
 
 mod adapters;
-mod elf;
 mod error;
 mod object;
 mod registry;
 mod stage;
-mod trust;
 
 pub use error::LoadError;
 pub use registry::{Loaded, Registry};

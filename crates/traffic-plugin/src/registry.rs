@@ -94,7 +94,7 @@ impl Registry {
     }
 
     fn load_as(&self, path: &Path, replace: bool) -> Result<Loaded, LoadError> {
-        let (path, bytes) = crate::trust::read(path, &self.directories).map_err(LoadError::Distrust)?;
+        let (path, bytes) = insane_object::read(path, &self.directories)?;
         let offers = object::load(path, &bytes)?;
         self.add(offers, replace)
     }

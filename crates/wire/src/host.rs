@@ -64,7 +64,7 @@ pub struct Hello {
     /// The runtime's version.
     #[prost(string, tag = "3")]
     pub version: String,
-    /// The kinds of datapaths that it has: `udp`, `xdp`.
+    /// The kinds of datapaths that it has: `udp`, `xdp`, `dpdk`.
     #[prost(string, repeated, tag = "4")]
     pub datapaths: Vec<String>,
     /// Drawn at random when the runtime began: another one counts its reports from nothing.

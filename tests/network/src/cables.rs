@@ -4,6 +4,7 @@ use crate::{LIMIT, Process, config, eventually, law};
 use insane::{Acceleration, EffectiveQos, Qos, Session, Sink, Source, SourceOptions, Stream};
 use insane_runtime::config::{Config, Datapath};
 use insane_tests_namespaces::{Namespaces, has_af_xdp, run};
+use std::path::{Path, PathBuf};
 
 /// Two namespaces with two cables between them: UDP is bound to the first, AF_XDP to the second.
 #[derive(Debug)]
@@ -66,6 +67,24 @@ impl Cables {
     #[must_use]
     pub fn has_program(&self, end: usize) -> bool {
         self.0.ip(end, "link show dev veth1").expect("it is there").contains("xdp")
+    }
+}
+
+/// The object with DPDK, built into `folder`; `None` where there is no DPDK to build it with, and then it has said so.
+///
+/// # Panics
+/// When DPDK is there and it does not build.
+#[must_use]
+pub fn dpdk_object(folder: &str) -> Option<PathBuf> {
+    let object = Path::new(folder).join("libinsane_dpdk.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/datapaths/dpdk/c");
+    match run("make", &format!("-C {} OUT={}", source.display(), object.display())) {
+        Ok(_) => Some(object),
+        Err(said) => {
+            assert!(said.contains("there is no DPDK"), "{said}");
+            println!("SKIPPED: there is no DPDK 22.11 to build with: scripts/setup dpdk");
+            None
+        }
     }
 }
 

@@ -18,7 +18,7 @@ impl Front for Bridge<'_> {
     }
 
     fn write(&mut self, frame: &TxFrame<'_>, front: &mut [u8], body: &Body<'_>) -> Result<(), Outcome> {
-        self.0.write(frame, front, &mut body.parts())
+        self.0.write(frame, front, &mut |see| body.parts().for_each(&mut *see))
     }
 }
 

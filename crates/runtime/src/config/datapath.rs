@@ -14,11 +14,13 @@ pub enum Kind {
     Udp,
     /// `AF_XDP`, with the packet engine.
     Xdp,
+    /// DPDK, with the packet engine.
+    Dpdk,
 }
 
 impl Kind {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::Udp, Self::Xdp];
+    pub const ALL: [Self; 3] = [Self::Udp, Self::Xdp, Self::Dpdk];
 
     /// Its name.
     #[must_use]
@@ -26,6 +28,7 @@ impl Kind {
         match self {
             Self::Udp => "udp",
             Self::Xdp => "xdp",
+            Self::Dpdk => "dpdk",
         }
     }
 
@@ -66,6 +69,12 @@ pub struct Datapath {
     pub queues: Vec<u32>,
     /// Buffers of each queue.
     pub frames: u32,
+    /// DPDK's device: a virtual one with its arguments, or a PCI address; empty: AF_PACKET on `interface`.
+    pub device: String,
+    /// Arguments for DPDK's environment; empty: by the kind of device.
+    pub eal: String,
+    /// The path of `libinsane_dpdk.so`; empty: the usual places.
+    pub library: String,
 }
 
 /// Where an interface's frames are taken.
@@ -94,6 +103,9 @@ impl Default for Datapath {
             zero_copy: true,
             queues: Vec::new(),
             frames: 4096,
+            device: String::new(),
+            eal: String::new(),
+            library: String::new(),
         }
     }
 }
@@ -144,16 +156,49 @@ impl Datapath {
         }
     }
 
+    /// A key that has nothing to say for this kind, or contradicts another: the key, its value, what it takes.
+    fn foreign(&self) -> Option<(&'static str, String, &'static str)> {
+        let quoted = |text: &str| format!("\"{text}\"");
+        if self.kind != Kind::Dpdk {
+            let keys = [("device", &self.device), ("eal", &self.eal), ("library", &self.library)];
+            let (key, value) = keys.into_iter().find(|(_, value)| !value.is_empty())?;
+            return Some((key, quoted(value), "nothing: it is for kind = \"dpdk\""));
+        }
+        if !self.device.is_empty() && !self.interface.is_empty() {
+            return Some(("device", quoted(&self.device), "nothing, or a device instead of an interface"));
+        }
+        if !self.library.is_empty() && !self.library.starts_with('/') {
+            return Some(("library", quoted(&self.library), "an absolute path, or nothing"));
+        }
+        if self.mode != Mode::Auto {
+            return Some(("mode", format!("{:?}", self.mode).to_lowercase(), "nothing: it is for kind = \"xdp\""));
+        }
+        if !self.queues.is_empty() {
+            return Some(("queues", format!("{:?}", self.queues), "nothing: it is for kind = \"xdp\""));
+        }
+        (self.frames < 256).then(|| ("frames", self.frames.to_string(), "a power of two from 256 to 65536"))
+    }
+
+    /// What no other datapath may have: its interface or device.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        if self.interface.is_empty() { self.device.split(',').next().unwrap_or_default() } else { &self.interface }
+    }
+
     fn check(&self, at: usize, network: &Network) -> Result<(), ConfigError> {
         let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
             let key = format!("network.datapath[{at}].{key}");
             Err(ConfigError::Value { key, value: value.to_string(), takes })
         };
         if self.kind == Kind::Udp {
-            return refuse("kind", &"\"udp\"", "xdp: kernel UDP is always there, at network.listen");
+            return refuse("kind", &"\"udp\"", "xdp or dpdk: kernel UDP is always there, at network.listen");
+        }
+        if let Some((key, value, takes)) = self.foreign() {
+            return refuse(key, &value, takes);
         }
         let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,#;?".contains(c);
-        if self.interface.is_empty() || self.interface.len() > 15 || self.interface.contains(odd) {
+        let named = self.device.is_empty() || !self.interface.is_empty();
+        if named && (self.interface.is_empty() || self.interface.len() > 15 || self.interface.contains(odd)) {
             return refuse("interface", &format!("\"{}\"", self.interface), "an interface's name, at most 15 bytes");
         }
         let Some(own) = self.prefix() else {
@@ -205,12 +250,15 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
         };
         for other in &all[..at] {
             // One program at a time is attached to an interface, so two datapaths cannot share its queues between them.
-            if other.interface == one.interface {
+            if other.place() == one.place() {
                 return refuse(
-                    "interface",
-                    &one.interface,
-                    "an interface that no other datapath has: a queue has one owner",
+                    if one.interface.is_empty() { "device" } else { "interface" },
+                    one.place(),
+                    "one that no other datapath has: a queue has one owner",
                 );
+            }
+            if [other.kind, one.kind] == [Kind::Dpdk; 2] && (&other.eal, &other.library) != (&one.eal, &one.library) {
+                return refuse("eal", &one.eal, "the same for all: DPDK starts once in a process");
             }
             if other.prefix().map(|p| p.address) == one.prefix().map(|p| p.address) {
                 return refuse("address", &one.address, "an address that no other datapath has");
@@ -254,13 +302,41 @@ mod tests {
         let two = parse(&format!("{ONE}station = \"02:00:00:00:00:7F\"\nmode = \"generic\"\ngateway = \"10.0.0.1\""))
             .unwrap();
         assert_eq!(two.network.unwrap().datapath[0].mac(), Some([2, 0, 0, 0, 0, 0x7f]));
+        for place in
+            ["interface = \"eth1\"", "device = \"0000:01:00.0\"\neal = \"--in-memory\"\nlibrary = \"/opt/x.so\""]
+        {
+            let config = parse(&(ONE.to_owned() + &dpdk(place))).unwrap();
+            assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+            assert!(place.contains(config.network.unwrap().datapath[1].place()));
+        }
+    }
+
+    fn dpdk(rest: &str) -> String {
+        format!("[[network.datapath]]\nkind = \"dpdk\"\naddress = \"10.0.0.103/24\"\n{rest}\n")
     }
 
     #[test]
     fn contradictions_and_odd_values_are_refused_by_key() {
         for (bad, key) in [
             ("[[network.datapath]]\nkind = \"udp\"", "kernel UDP is always there"),
-            ("[[network.datapath]]\nkind = \"dpdk\"", "dpdk"),
+            ("[[network.datapath]]\nkind = \"rdma\"", "rdma"),
+            ("[[network.datapath]]\nkind = \"dpdk\"", "network.datapath[0].interface"),
+            (&format!("{ONE}eal = \"--no-huge\""), "network.datapath[0].eal"),
+            (&format!("{ONE}device = \"net_null0\""), "it is for kind = \"dpdk\""),
+            (&dpdk("device = \"net_null0\"\ninterface = \"eth0\""), "a device instead of an interface"),
+            (&dpdk("interface = \"eth0\"\nlibrary = \"x.so\""), "network.datapath[0].library"),
+            (&dpdk("interface = \"eth0\"\nmode = \"native\""), "network.datapath[0].mode"),
+            (&dpdk("interface = \"eth0\"\nqueues = [1]"), "network.datapath[0].queues"),
+            (&dpdk("interface = \"eth0\"\nframes = 64"), "network.datapath[0].frames"),
+            (&format!("{ONE}{}", dpdk("interface = \"eth0\"")), "network.datapath[1].interface"),
+            (
+                &format!("{}{}", dpdk("device = \"net_a,x=1\""), dpdk("device = \"net_a,x=2\"")),
+                "network.datapath[1].device",
+            ),
+            (
+                &format!("{}{}", dpdk("device = \"net_a\""), dpdk("device = \"net_b\"\neal = \"-m 64\"")),
+                "DPDK starts once",
+            ),
             ("[[network.datapath]]\nkind = \"xdp\"", "network.datapath[0].interface"),
             ("[[network.datapath]]\ninterface = \"eth0\"", "network.datapath[0].address"),
             ("[[network.datapath]]\ninterface = \"eth0\"\naddress = \"10.0.0.102\"", "10.0.0.102/24"),

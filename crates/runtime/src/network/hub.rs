@@ -45,6 +45,9 @@ const LATER: Duration = Duration::from_millis(5);
 /// How often what is not urgent is done: accounts, reports, directory.
 const CHORES: Duration = Duration::from_millis(1);
 
+/// How long it sleeps at least and at most while a datapath has no way to wake it.
+const POLLING: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+
 /// How long it sleeps at most while local sinks have messages that they have not counted.
 const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 
@@ -111,6 +114,8 @@ pub(crate) struct Hub {
     glance_at: Duration,
     directory_at: Option<Duration>,
     awaiting: Duration,
+    /// How long a port without a way to be woken is left alone now.
+    polling: Duration,
     pub(crate) unknown: u64,
     /// Sinks and sources of other hosts that do not fit, and why the last did not.
     pub(crate) refusals: u64,
@@ -179,6 +184,7 @@ impl Hub {
             glance_at: Duration::ZERO,
             directory_at: None,
             awaiting: AWAITING.0,
+            polling: POLLING.0,
             unknown: 0,
             refusals: 0,
             last_refusal: String::new(),
@@ -197,6 +203,7 @@ impl Hub {
             if self.turn(now) {
                 busy_at = now;
                 self.awaiting = AWAITING.0;
+                self.polling = POLLING.0;
             } else if now.saturating_sub(busy_at) >= spin {
                 self.sleep(now);
             } else if polite {
@@ -453,9 +460,16 @@ impl Hub {
         if timeout.is_zero() {
             return;
         }
-        let mut ready = false;
+        let (mut ready, mut polled) = (false, false);
         for port in &mut self.ports {
-            ready |= port.datapath.arm() == Armed::Ready;
+            let armed = port.datapath.arm();
+            ready |= armed == Armed::Ready;
+            polled |= armed == Armed::Poll;
+        }
+        // What wakes nobody is looked at again and again, less and less often while nothing happens.
+        if polled {
+            timeout = timeout.min(self.polling);
+            self.polling = (self.polling * 2).min(POLLING.1);
         }
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if intake.broken.is_none() && !intake.gone && !intake.held {

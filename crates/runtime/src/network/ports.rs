@@ -6,9 +6,11 @@ use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Datapath, DatapathError};
+use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 /// Slots to receive into, of each datapath.
 const RECEIVE_SLOTS: u64 = 64;
@@ -66,7 +68,7 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath) -> Result<(Datagrams<XdpDatapath>, String), DatapathError> {
+fn xdp(settings: &config::Datapath) -> Result<(Box<dyn Datapath>, String), DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -94,7 +96,45 @@ fn xdp(settings: &config::Datapath) -> Result<(Datagrams<XdpDatapath>, String), 
     let mut datapath = Datagrams::new(XdpDatapath::new(xdp), DatagramConfig { address, port: settings.port, gateway });
     datapath.open()?;
     let chosen = datapath.raw().chosen().map(ToString::to_string).unwrap_or_default();
-    Ok((datapath, chosen))
+    Ok((Box::new(datapath), chosen))
+}
+
+/// Finds DPDK's object: what the configuration names, or the first of the usual places that has one.
+fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
+    if !settings.library.is_empty() {
+        return Ok(settings.library.clone().into());
+    }
+    let places = insane_datapath_dpdk::usual_places();
+    let list: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    places.into_iter().find(|place| place.exists()).ok_or_else(|| DatapathError::Unavailable {
+        technology: insane_datapath_dpdk::NAME,
+        reason: format!(
+            "there is no {}: install DPDK 22.11 with its headers and run `make install` again, or name it as library",
+            list.join(", and no ")
+        ),
+    })
+}
+
+/// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name.
+fn dpdk(settings: &config::Datapath, at: usize) -> Result<(Box<dyn Datapath>, String), DatapathError> {
+    let Some(address) = settings.prefix() else {
+        let reason = "network.datapath has no address".into();
+        return Err(DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason });
+    };
+    let interface = format!("net_af_packet{at},iface={}", settings.interface);
+    let device = if settings.device.is_empty() { interface } else { settings.device.clone() };
+    let dpdk = Dpdk::load(library(settings)?)?;
+    let raw = dpdk.port(&DpdkConfig {
+        station: settings.mac(),
+        eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
+        buffers: settings.frames,
+        ..DpdkConfig::new(device)
+    })?;
+    let gateway = settings.gateway.parse().ok();
+    let mut datapath = Datagrams::new(raw, DatagramConfig { address, port: settings.port, gateway });
+    datapath.open()?;
+    let chosen = datapath.raw().describe();
+    Ok((Box::new(datapath), chosen))
 }
 
 /// Opens everything that the configuration names: the ports that there are, kernel UDP first, and what became of each.
@@ -107,21 +147,24 @@ pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(V
     let (interface, is) = (settings.interface.clone(), Ok("kernel UDP".into()));
     let mut states = vec![State { kind: Kind::Udp, interface, address, is }];
     let mut ports = vec![Port::new(Kind::Udp, over(Kind::Udp, Box::new(home)))];
-    for one in &settings.datapath {
-        let opened = xdp(one);
+    for (at, one) in settings.datapath.iter().enumerate() {
+        let opened = match one.kind {
+            Kind::Dpdk => dpdk(one, at),
+            _ => xdp(one),
+        };
         let is = match opened {
             Ok((datapath, chosen)) => {
                 tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-                ports.push(Port::new(one.kind, over(one.kind, Box::new(datapath))));
+                ports.push(Port::new(one.kind, over(one.kind, datapath)));
                 Ok(chosen)
             }
             Err(e) => {
                 let reason = e.to_string();
-                tracing::warn!(kind = one.kind.name(), interface = one.interface, reason, "datapath absent");
+                tracing::warn!(kind = one.kind.name(), interface = one.place(), reason, "datapath absent");
                 Err(reason)
             }
         };
-        let (interface, address) = (one.interface.clone(), one.address.clone());
+        let (interface, address) = (one.place().to_owned(), one.address.clone());
         states.push(State { kind: one.kind, interface, address, is });
     }
     Ok((ports, states))

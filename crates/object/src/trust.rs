@@ -33,7 +33,7 @@ fn judge(path: &Path, found: &Metadata, user: u32) -> Result<(), Distrust> {
 }
 
 /// Where the file is that `asked` names, all links resolved: in or below one of the directories.
-fn resolve(asked: &Path, directories: &[PathBuf]) -> Result<PathBuf, Distrust> {
+pub(crate) fn resolve(asked: &Path, directories: &[PathBuf]) -> Result<PathBuf, Distrust> {
     let candidates: Vec<PathBuf> = if asked.is_absolute() {
         vec![asked.to_owned()]
     } else {
@@ -63,11 +63,18 @@ fn resolve(asked: &Path, directories: &[PathBuf]) -> Result<PathBuf, Distrust> {
     Ok(path)
 }
 
-/// Reads the file that `asked` names if it may be loaded. Returns where it really is, and its bytes: what is loaded is what
-/// was checked, whatever happens to the file afterwards.
-pub(crate) fn read(asked: &Path, directories: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), Distrust> {
+/// Where the file is that an absolute path names, all links resolved.
+pub(crate) fn resolve_absolute(asked: &Path) -> Result<PathBuf, Distrust> {
+    if !asked.is_absolute() {
+        return Err(format!("{} is not an absolute path: objects are named by one", asked.display()));
+    }
+    std::fs::canonicalize(asked).map_err(|error| format!("{}: {error}", asked.display()))
+}
+
+/// Reads a file if it may be loaded. Returns where it is, and its bytes: what is loaded is what was checked, whatever happens to
+/// the file afterwards.
+pub(crate) fn read(path: PathBuf) -> Result<(PathBuf, Vec<u8>), Distrust> {
     let user = rustix::process::geteuid().as_raw();
-    let path = resolve(asked, directories)?;
     for folder in path.ancestors().skip(1) {
         let found = std::fs::metadata(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         judge(folder, &found, user)?;

@@ -1,0 +1,131 @@
+//! Receiving: shown where it lies, or copied once to where it belongs.
+
+use core::ops::Range;
+
+use insane_datapath::Address;
+use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::raw::InPlace;
+
+use crate::PluginDatapath;
+use crate::port::Arrived;
+
+impl InPlace for Arrived {
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    fn first(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
+        let bytes = self.bytes().get(range.start..range.end.min(self.bytes().len())).unwrap_or(&[]);
+        let count = bytes.len().min(out.len());
+        out[..count].copy_from_slice(&bytes[..count]);
+        count
+    }
+}
+
+/// What became of a frame that was shown.
+enum Shown {
+    /// It was taken, and there may be another.
+    Taken,
+    /// It was taken, and was the last.
+    Last,
+    /// It could not be used.
+    Spoiled,
+}
+
+impl PluginDatapath {
+    pub(crate) fn receive_while(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
+        self.show(limit, || true, |arrived| if see(arrived) { Shown::Taken } else { Shown::Last })
+    }
+
+    /// Shows up to `limit` frames as long as `ready` says so.
+    fn show(
+        &mut self,
+        limit: usize,
+        mut ready: impl FnMut() -> bool,
+        mut see: impl FnMut(&Arrived) -> Shown,
+    ) -> RxReport {
+        let mut report = RxReport::default();
+        self.flush();
+        let (mut seen, mut goes_on, mut fault) = (0, true, None);
+        let Some(opened) = &mut self.opened else { return report };
+        while goes_on && seen < limit && ready() {
+            if opened.held.is_empty() {
+                // What came before a fault is shown all the same.
+                if let Err(found) = self.port.receive(limit - seen, opened.info.max_frame, &mut opened.held) {
+                    fault = Some(found);
+                }
+            }
+            let Some(arrived) = opened.held.pop_front() else { break };
+            seen += 1;
+            let shown = see(&arrived);
+            goes_on = matches!(shown, Shown::Taken | Shown::Spoiled) && fault.is_none();
+            if matches!(shown, Shown::Spoiled) {
+                self.stats.spoiled += 1;
+            } else {
+                report.frames += 1;
+                self.stats.received_frames += 1;
+                self.stats.received_bytes += arrived.bytes().len() as u64;
+            }
+            opened.done.push(arrived.handle());
+        }
+        self.port.release(&mut opened.done);
+        report.more = !opened.held.is_empty() || (seen > 0 && seen == limit);
+        if let Some(fault) = fault {
+            self.fail(fault);
+        }
+        report
+    }
+
+    pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
+        batch.landed.clear();
+        batch.heads.clear();
+        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let (limit, mut placed) = (*limit, 0);
+        // A frame is looked at only when there is a slot for it: once shown it cannot go back.
+        let free = core::cell::RefCell::new(free);
+        let report = self.show(
+            limit,
+            || !free.borrow().is_empty(),
+            |arrived| {
+                let bytes = arrived.bytes();
+                let mut from = [0; 6];
+                from.copy_from_slice(&bytes[6..12]);
+                let from = Address::Ethernet(from);
+                if let Some(place) = place.as_deref_mut().filter(|place| place.expects() && taken.is_empty())
+                    && let Some(one) = land(bytes, from, place, heads)
+                {
+                    landed.push(one);
+                    placed += 1;
+                    return Shown::Taken;
+                }
+                let Some(mut slot) = free.borrow_mut().pop() else { return Shown::Spoiled };
+                let len = bytes.len();
+                let Some(to) = slot.bytes_mut().get_mut(..len) else {
+                    free.borrow_mut().push(slot);
+                    return Shown::Spoiled;
+                };
+                to.copy_from_slice(bytes);
+                taken.push(Taken { slot, len, stride: len, from });
+                Shown::Taken
+            },
+        );
+        self.stats.placed += placed;
+        report
+    }
+}
+
+/// Copies a frame to where its payload belongs, if it belongs somewhere.
+fn land(bytes: &[u8], from: Address, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
+    let (len, head) = (bytes.len(), &bytes[..bytes.len().min(PEEK_BYTES)]);
+    let Landing { memory, head_bytes, token } = place.place(Peeked { head, len, stride: len, from })?;
+    let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
+    let (head, payload) = bytes.split_at_checked(head_bytes).filter(|_| fits)?;
+    memory.get_mut(..payload.len())?.copy_from_slice(payload);
+    let start = heads.len();
+    heads.extend_from_slice(head);
+    Some(Landed { token, heads: start..heads.len(), head_bytes, stride: len, len, from })
+}

@@ -1,0 +1,107 @@
+//! The template in C, built by its own Makefile and loaded, passes what every datapath passes, alone and below the packet engine.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{folder, no_compiler, port, template};
+use insane_datagrams::{DatagramConfig, Datagrams};
+use insane_datapath::batch::{RxBatch, TxBatch};
+use insane_datapath::conformance::{self as suite, Rig};
+use insane_datapath::memory::Slot;
+use insane_datapath::{Datapath, Foreign};
+use insane_datapath_plugin::{Plugin, PluginDatapath};
+use tempfile::TempDir;
+
+fn open(plugin: Plugin, folder: &TempDir, end: usize, mtu: &str) -> PluginDatapath {
+    let mut port = port(plugin, folder, end, mtu);
+    port.open().unwrap();
+    port
+}
+
+#[test]
+fn the_template_conforms() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let plugin = template(&folder);
+    for mtu in ["1500", "9000"] {
+        suite::all(|| {
+            let [a, b] = [0, 1].map(|end| Box::new(open(plugin, &folder, end, mtu)));
+            Rig { a, b }
+        });
+    }
+}
+
+#[test]
+fn what_it_is_is_said() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let plugin = template(&folder);
+    let port = open(plugin, &folder, 0, "1500");
+    let can = port.capabilities();
+    assert_eq!((can.technology, can.max_frame, can.foreign), ("unix-frames", 1514, Foreign::Gathers));
+    assert!(can.needs_packet_engine && can.places && !can.detects_changes);
+    assert!(port.describe().contains("payload is gathered by the kernel"), "{}", port.describe());
+    assert_eq!(port.address().unwrap().to_string(), "02:99:00:00:00:01");
+    let again = Plugin::load(folder.path().join("../").join(folder.path().file_name().unwrap()).join("unix_frames.so"));
+    assert_eq!(again.unwrap().path(), plugin.path(), "an object is loaded once");
+    for (options, reason) in [
+        (
+            &[("path", "/x"), ("colour", "red")][..],
+            "there is no such option; there are path, peer, address, mtu: colour",
+        ),
+        (&[("mtu", "70000")], "mtu must be 68 to 9000: 70000"),
+        (&[], "path, peer and address must be given"),
+        (&[("path", "/a\0b")], "an option has a NUL in it"),
+    ] {
+        let error = plugin.port(options).unwrap_err().to_string();
+        assert!(error.starts_with("unix-frames is not available here: ") && error.contains(reason), "{error}");
+    }
+    let nowhere = [("path", "/no/such/folder/x"), ("peer", "/y"), ("address", "02:00:00:00:00:01")];
+    let error = plugin.port(&nowhere).unwrap().open().unwrap_err().to_string();
+    assert!(error.contains("/no/such/folder/x: No such file or directory"), "{error}");
+}
+
+/// Two packet engines over it: neighbours are found, and datagrams are what they were.
+#[test]
+fn datagrams_go_over_it() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let plugin = template(&folder);
+    let [mut a, mut b] = [0, 1].map(|end| {
+        let address = format!("10.99.0.{}/24", end + 1).parse().unwrap();
+        let config = DatagramConfig { address, port: 7400, gateway: None };
+        let mut datagrams = Datagrams::new(port(plugin, &folder, end, "1500"), config);
+        datagrams.open().unwrap();
+        datagrams
+    });
+    let (to, payload, start) = (b.address().unwrap(), suite::pattern(7, 1200), Instant::now());
+    let mut tx = TxBatch::default();
+    for number in 0..50 {
+        let at = tx.buffer().len();
+        tx.buffer().extend_from_slice(b"head");
+        // Gathered, copied, and of odd lengths.
+        let piece = insane_datapath::memory::Piece::of(&payload[..number * 24 + number % 2]);
+        tx.commit(to, at, Some(piece), 0);
+    }
+    let mut rx = RxBatch { free: (0..16).map(|id| Slot::owned(id, 1500)).collect(), ..RxBatch::default() };
+    let mut got = Vec::new();
+    while got.len() < 50 {
+        a.transmit(&mut tx);
+        b.receive(&mut rx, None);
+        for taken in rx.taken.drain(..) {
+            got.extend(taken.frames().map(<[u8]>::to_vec));
+            rx.free.push(taken.slot);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{} of 50 came", got.len());
+    }
+    for (number, datagram) in got.iter().enumerate() {
+        assert_eq!((&datagram[..4], &datagram[4..]), (&b"head"[..], &payload[..number * 24 + number % 2]));
+    }
+}

@@ -1,0 +1,326 @@
+/* Opening and closing a port. */
+#include "insane_dpdk.h"
+
+#include <rte_bus_vdev.h>
+#include <rte_cycles.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_version.h>
+
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Without hugepages, rights or files: enough for ports in software. Devices that write memory themselves need pages that stay where
+ * they are; and no device is touched that was not asked for. */
+#define EAL_SOFTWARE "--no-huge -m 256 --no-pci"
+#define EAL_PHYSICAL "--in-memory --single-file-segments -a 0000:00:00.0"
+
+/* Payload shorter than this is better copied than attached. */
+#define GATHER_FROM 512u
+
+/* Devices come and go one at a time. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((format(printf, 3, 4))) static int fail(char *error, size_t capacity, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, capacity, format, arguments);
+    va_end(arguments);
+    return INSANE_DATAPATH_FAILED;
+}
+
+static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* Which drivers copy a frame's pieces while they are given it, and let go of them before they return. Found by reading them; `send`
+ * checks it of every burst. */
+static bool copies_at_once(const insane_datapath_port *port)
+{
+    char value[16];
+    if (strcmp(port->driver, "net_memif") == 0)
+        return !(device_argument(port->choice.device, "zero-copy", value, sizeof value) && strcmp(value, "yes") == 0);
+    return strcmp(port->driver, "net_af_packet") == 0 || strcmp(port->driver, "net_tap") == 0 || strcmp(port->driver, "net_null") == 0;
+}
+
+/* The kernel's interface below a device: its MTU, and a membership that lets the station's frames in and goes with its socket. */
+static int join_interface(insane_datapath_port *port, char *error, size_t capacity)
+{
+    char name[IF_NAMESIZE];
+    struct ifreq request = { 0 };
+    if (!device_argument(port->choice.device, "iface", name, sizeof name))
+        return fail(error, capacity, "%s takes iface=NAME", port->choice.device);
+    unsigned index = if_nametoindex(name);
+    if (index == 0)
+        return fail(error, capacity, "there is no interface %s here", name);
+    int packets = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+    if (packets < 0)
+        return fail(error, capacity, "a packet socket, which takes CAP_NET_RAW: %s", strerror(errno));
+    port->membership = packets;
+    strcpy(request.ifr_name, name);
+    if (ioctl(packets, SIOCGIFMTU, &request) != 0)
+        return fail(error, capacity, "the MTU of %s: %s", name, strerror(errno));
+    uint32_t mtu = (uint32_t)request.ifr_mtu;
+    if (port->choice.mtu > mtu)
+        return fail(error, capacity, "%s has an MTU of %u, and mtu is %u: `ip link set dev %s mtu %u`", name, mtu, port->choice.mtu, name,
+                    port->choice.mtu);
+    port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + RTE_ETHER_HDR_LEN;
+    struct packet_mreq member = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_UNICAST, .mr_alen = RTE_ETHER_ADDR_LEN };
+    memcpy(member.mr_address, port->choice.address.addr_bytes, RTE_ETHER_ADDR_LEN);
+    struct packet_mreq groups = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_ALLMULTI };
+    if ((port->choice.has_address && setsockopt(packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &member, sizeof member) != 0)
+        || setsockopt(packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &groups, sizeof groups) != 0)
+        return fail(error, capacity, "%s does not let a second address in: %s", name, strerror(errno));
+    return 0;
+}
+
+/* What a virtual device is told besides what the user says. Buffers of memif and AF_PACKET hold a whole frame. */
+static void complete(const insane_datapath_port *port, char *arguments, size_t room)
+{
+    const char *given = strchr(port->choice.device, ',');
+    char value[16];
+    int at = snprintf(arguments, room, "%s", given != NULL ? given + 1 : "");
+    const char *comma = at > 0 ? "," : "";
+    if (starts(port->name, "net_memif") && !device_argument(port->choice.device, "bsize", value, sizeof value))
+        snprintf(arguments + at, room - (size_t)at, "%sbsize=%u", comma, RTE_MAX(2048u, RTE_ALIGN(port->max_frame, 64)));
+    else if (starts(port->name, "net_af_packet") && port->max_frame > 1900
+             && !device_argument(port->choice.device, "framesz", value, sizeof value))
+        snprintf(arguments + at, room - (size_t)at, "%sblocksz=65536,framesz=16384,framecnt=512", comma);
+}
+
+/* Bytes of a buffer: more than the largest of memif's, so that it never begins a frame in one and ends it in another, and no less
+ * than a frame of AF_PACKET's ring. */
+static uint32_t buffer_bytes(const insane_datapath_port *port)
+{
+    char value[16];
+    uint32_t bytes = RTE_MAX(2048u, RTE_ALIGN(port->max_frame, 64)) + 64;
+    if (device_argument(port->choice.device, "bsize", value, sizeof value))
+        bytes = RTE_MAX(bytes, (uint32_t)strtoul(value, NULL, 10) + 64);
+    if (starts(port->name, "net_af_packet"))
+        bytes = RTE_MAX(bytes, port->max_frame > 1900 ? 16384u : 2048u);
+    if (device_argument(port->choice.device, "framesz", value, sizeof value))
+        bytes = RTE_MAX(bytes, (uint32_t)strtoul(value, NULL, 10));
+    return bytes;
+}
+
+static struct rte_mempool *pool(const char *what, uint32_t count, uint16_t extra, uint32_t room)
+{
+    static unsigned serial;
+    char name[RTE_MEMPOOL_NAMESIZE];
+    snprintf(name, sizeof name, "insane_%s_%u", what, serial++);
+    uint32_t cache = RTE_MIN(256u, count / 4);
+    return rte_pktmbuf_pool_create(name, count, cache, extra, (uint16_t)room, SOCKET_ID_ANY);
+}
+
+/* Buffers that receive and buffers that send are apart, so that neither starves the other. */
+static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
+{
+    uint32_t half = port->choice.buffers / 2, bytes = buffer_bytes(port);
+    if (bytes + RTE_PKTMBUF_HEADROOM > UINT16_MAX)
+        return fail(error, capacity, "buffers of %u bytes are too large", bytes);
+    /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
+    uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
+    port->rx = pool("rx", half + rings, 0, bytes + RTE_PKTMBUF_HEADROOM);
+    port->tx = pool("tx", half, 0, bytes + RTE_PKTMBUF_HEADROOM);
+    uint16_t shared = RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN);
+    port->lend = port->gathers ? pool("lend", half, shared, 0) : NULL;
+    if (port->rx == NULL || port->tx == NULL || (port->gathers && port->lend == NULL))
+        return fail(error, capacity, "no memory for %u buffers of %u bytes: give DPDK more with -m in eal, or take fewer (%s)",
+                    port->choice.buffers, bytes, rte_strerror(rte_errno));
+    return 0;
+}
+
+/* Makes the device known to DPDK and finds its port. */
+static int attach(insane_datapath_port *port, char *error, size_t capacity)
+{
+    char arguments[sizeof port->choice.device + 64];
+    eal_log_mark();
+    if (port->physical) {
+        if (rte_dev_probe(port->choice.device) != 0)
+            return fail(error, capacity,
+                        "the PCI device %s: %s. Is it bound to vfio-pci (`dpdk-devbind.py --bind=vfio-pci %s`), and may this user open it?",
+                        port->choice.device, eal_log_last(), port->name);
+    } else {
+        if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
+            return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
+        complete(port, arguments, sizeof arguments);
+        if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
+            return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
+    }
+    if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
+        return fail(error, capacity, "%s is no network device", port->name);
+    return 0;
+}
+
+static int configure(insane_datapath_port *port, char *error, size_t capacity)
+{
+    struct rte_eth_dev_info info;
+    struct rte_eth_conf conf = { 0 };
+    int result = rte_eth_dev_info_get(port->id, &info);
+    if (result != 0)
+        return fail(error, capacity, "%s: %s", port->name, rte_strerror(-result));
+    snprintf(port->driver, sizeof port->driver, "%s", info.driver_name);
+    uint32_t mtu = port->max_frame - RTE_ETHER_HDR_LEN;
+    bool interface = port->membership >= 0;
+    port->memif = strcmp(port->driver, "net_memif") == 0;
+    /* Those say 1518 and carry what their buffers hold. */
+    if (!port->memif && strcmp(port->driver, "net_af_packet") != 0) {
+        if (info.max_mtu < mtu && !(interface && port->choice.mtu == 0))
+            return fail(error, capacity, "%s (%s) has an MTU of %u at most", port->name, port->driver, info.max_mtu);
+        mtu = RTE_MIN(mtu, (uint32_t)info.max_mtu);
+        port->max_frame = mtu + RTE_ETHER_HDR_LEN;
+        if (!interface)
+            conf.rxmode.mtu = mtu;
+    }
+    port->client = port->memif && strstr(port->choice.device, "role=server") == NULL;
+    port->gathers = copies_at_once(port);
+    if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
+        conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+    bool wakes = port->physical || strcmp(port->driver, "net_tap") == 0;
+    conf.intr_conf.rxq = wakes;
+    eal_log_mark();
+    result = rte_eth_dev_configure(port->id, 1, 1, &conf);
+    uint16_t receive = (uint16_t)port->choice.ring, send = (uint16_t)port->choice.ring;
+    if (result == 0)
+        result = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &receive, &send);
+    if (result != 0)
+        return fail(error, capacity, "%s (%s): %s (%s)", port->name, port->driver, rte_strerror(-result), eal_log_last());
+    if (make_pools(port, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    int socket = rte_eth_dev_socket_id(port->id);
+    unsigned where = socket < 0 ? (unsigned)SOCKET_ID_ANY : (unsigned)socket;
+    result = rte_eth_rx_queue_setup(port->id, 0, receive, where, NULL, port->rx);
+    if (result == 0)
+        result = rte_eth_tx_queue_setup(port->id, 0, send, where, NULL);
+    if (result != 0)
+        return fail(error, capacity, "the queues of %s (%s): %s (%s)", port->name, port->driver, rte_strerror(-result), eal_log_last());
+    return 0;
+}
+
+/* The address under which it receives. Where a kernel has the interface, that keeps its own. */
+static int take_address(insane_datapath_port *port, char *error, size_t capacity)
+{
+    if (!port->choice.has_address) {
+        int result = rte_eth_macaddr_get(port->id, &port->address);
+        return result == 0 ? 0 : fail(error, capacity, "the MAC address of %s: %s", port->name, rte_strerror(-result));
+    }
+    port->address = port->choice.address;
+    if (port->membership >= 0)
+        return 0;
+    /* A virtual device's address may be that of an interface of the kernel's, which is to keep it. */
+    if (!port->physical || rte_eth_dev_default_mac_addr_set(port->id, &port->address) != 0)
+        (void)rte_eth_promiscuous_enable(port->id);
+    /* IPv6 asks for neighbours by groups. A device without that sends all it has. */
+    (void)rte_eth_allmulticast_enable(port->id);
+    return 0;
+}
+
+static void find_wake(insane_datapath_port *port)
+{
+    char link[32], target[64];
+    port->wake = -1;
+    if (!port->physical && strcmp(port->driver, "net_tap") != 0)
+        return;
+    port->wake = rte_eth_dev_rx_intr_ctl_q_get_fd(port->id, 0);
+    if (port->wake < 0) {
+        port->wake = -1;
+        return;
+    }
+    /* An event descriptor stays readable until it is read; another one is the device's to read. */
+    snprintf(link, sizeof link, "/proc/self/fd/%d", port->wake);
+    ssize_t length = readlink(link, target, sizeof target - 1);
+    port->wake_counts = length > 0 && strstr((target[length] = 0, target), "eventfd") != NULL;
+}
+
+static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
+{
+    const struct choice *choice = &port->choice;
+    port->physical = is_pci(choice->device);
+    const char *eal = choice->eal[0] != 0 ? choice->eal : port->physical ? EAL_PHYSICAL : EAL_SOFTWARE;
+    if (eal_start(eal, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    eal_thread();
+    snprintf(port->name, sizeof port->name, "%.*s", (int)RTE_MIN(strcspn(choice->device, ","), sizeof port->name - 1), choice->device);
+    port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + RTE_ETHER_HDR_LEN;
+    if ((starts(port->name, "net_af_packet") || starts(port->name, "net_af_xdp")) && join_interface(port, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    if (attach(port, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    if (configure(port, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    eal_log_mark();
+    /* memif's server may come later. */
+    if (!port_start(port) && !port->client)
+        return fail(error, capacity, "%s (%s) does not start: %s", port->name, port->driver, eal_log_last());
+    if (take_address(port, error, capacity) != 0)
+        return INSANE_DATAPATH_FAILED;
+    find_wake(port);
+    return 0;
+}
+
+static void detach(insane_datapath_port *port)
+{
+    if (port->armed)
+        rte_eth_dev_rx_intr_disable(port->id, 0);
+    if (port->started)
+        rte_eth_dev_stop(port->id);
+    rte_eth_dev_close(port->id);
+    (void)rte_eal_hotplug_remove(port->physical ? "pci" : "vdev", port->name);
+}
+
+static void close_locked(insane_datapath_port *port)
+{
+    for (uint32_t n = 0; n < port->stashed; n++)
+        rte_pktmbuf_free(port->stash[n]);
+    port->stashed = 0;
+    if (port->id != RTE_MAX_ETHPORTS) {
+        if (port->memif)
+            eal_run(detach, port);
+        else
+            detach(port);
+    }
+    rte_mempool_free(port->rx);
+    rte_mempool_free(port->tx);
+    rte_mempool_free(port->lend);
+    if (port->membership >= 0)
+        close(port->membership);
+}
+
+int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
+{
+    struct choice choice = port->choice;
+    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .wake = -1 };
+    pthread_mutex_lock(&lock);
+    int result = open_locked(port, error, capacity);
+    if (result != 0)
+        close_locked(port);
+    pthread_mutex_unlock(&lock);
+    if (result != 0)
+        return result;
+    port_look(port);
+    info->flags = port->gathers ? INSANE_DATAPATH_GATHERS : 0;
+    info->max_frame = port->max_frame;
+    info->burst = 32;
+    info->gather_from = GATHER_FROM;
+    info->wake_fd = port->wake;
+    memcpy(info->address, port->address.addr_bytes, RTE_ETHER_ADDR_LEN);
+    snprintf(port->chosen, sizeof port->chosen, "%s (%s), %s, %s; %s started with \"%s\"", port->name, port->driver,
+             port->gathers ? "payload is read where it lies" : "payload is copied into the device's buffers first",
+             port->wake >= 0 ? "it wakes sleepers" : "it can only be polled", rte_version(), eal_arguments());
+    return 0;
+}
+
+void port_close(insane_datapath_port *port)
+{
+    pthread_mutex_lock(&lock);
+    close_locked(port);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,215 @@
+/* Frames: out of and into buffers of the port's own pools, which no other process can write. */
+#include "insane_dpdk.h"
+
+#include <rte_cycles.h>
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The link is looked at every 5 ms; what connects to a server connects anew after 300 ms without one, or 10 ms if it was refused.
+ * Connecting takes DPDK's own thread some messages, and being stopped meanwhile does it no good. */
+#define LOOK_MS 5
+#define REFUSED_MS 10
+#define RECONNECT_MS 300
+
+static uint64_t cycles(uint64_t ms) { return rte_get_tsc_hz() / 1000 * ms; }
+
+static void restart(insane_datapath_port *port)
+{
+    if (port->started)
+        rte_eth_dev_stop(port->id);
+    port->started = rte_eth_dev_start(port->id) == 0;
+}
+
+bool port_start(insane_datapath_port *port)
+{
+    if (port->memif)
+        eal_run(restart, port);
+    else
+        restart(port);
+    port->retry = rte_rdtsc() + cycles(port->started ? RECONNECT_MS : REFUSED_MS);
+    return port->started;
+}
+
+void port_look(insane_datapath_port *port)
+{
+    uint64_t now = rte_rdtsc();
+    if (likely(now < port->look))
+        return;
+    port->look = now + cycles(LOOK_MS);
+    struct rte_eth_link link = { 0 };
+    if (port->started)
+        port->up = rte_eth_link_get_nowait(port->id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+    /* memif's client looks for its server only when it is started. */
+    if (port->client && !port->up && now >= port->retry)
+        port_start(port);
+}
+
+int32_t port_reserve(insane_datapath_port *port, insane_datapath_buffer *buffers, uint32_t count)
+{
+    struct rte_mbuf *found[INSANE_DATAPATH_BURST];
+    eal_thread();
+    if (count > INSANE_DATAPATH_BURST)
+        count = INSANE_DATAPATH_BURST;
+    /* All or one: what is short is short for a moment. */
+    if (rte_pktmbuf_alloc_bulk(port->tx, found, count) != 0) {
+        if (rte_pktmbuf_alloc_bulk(port->tx, found, 1) != 0)
+            return 0;
+        count = 1;
+    }
+    for (uint32_t n = 0; n < count; n++)
+        buffers[n] = (insane_datapath_buffer){
+            .handle = found[n], .data = rte_pktmbuf_mtod(found[n], uint8_t *), .capacity = rte_pktmbuf_tailroom(found[n]) };
+    return (int32_t)count;
+}
+
+static void come_back(void *address, void *opaque)
+{
+    (void)address;
+    insane_datapath_port *port = opaque;
+    port->lent--;
+}
+
+/* Puts payload, where it lies, behind a frame's head. */
+static bool lend(insane_datapath_port *port, struct rte_mbuf *frame, const uint8_t *payload, uint32_t length)
+{
+    struct rte_mbuf *piece = rte_pktmbuf_alloc(port->lend);
+    if (piece == NULL)
+        return false;
+    struct rte_mbuf_ext_shared_info *shared = rte_mbuf_to_priv(piece);
+    shared->free_cb = come_back;
+    shared->fcb_opaque = port;
+    rte_mbuf_ext_refcnt_set(shared, 1);
+    /* The drivers that get this read it by its address here, and no device does. */
+    rte_pktmbuf_attach_extbuf(piece, (void *)(uintptr_t)payload, (rte_iova_t)(uintptr_t)payload, (uint16_t)length, shared);
+    piece->data_off = 0;
+    piece->data_len = (uint16_t)length;
+    piece->pkt_len = length;
+    frame->next = piece;
+    frame->nb_segs = 2;
+    frame->pkt_len += length;
+    port->lent++;
+    return true;
+}
+
+/* Takes it away again: the frame was not sent. */
+static void take_away(struct rte_mbuf *frame)
+{
+    if (frame->nb_segs == 2) {
+        rte_pktmbuf_free_seg(frame->next);
+        frame->next = NULL;
+        frame->nb_segs = 1;
+    }
+}
+
+int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *frames, uint32_t count)
+{
+    struct rte_mbuf *all[INSANE_DATAPATH_BURST];
+    eal_thread();
+    port_look(port);
+    if (unlikely(!port->up))
+        return INSANE_DATAPATH_DOWN;
+    uint32_t n = 0;
+    for (; n < count && n < INSANE_DATAPATH_BURST; n++) {
+        struct rte_mbuf *frame = frames[n].handle;
+        frame->data_len = (uint16_t)frames[n].length;
+        frame->pkt_len = frames[n].length;
+        if (frames[n].payload_length > 0 && !lend(port, frame, frames[n].payload, frames[n].payload_length))
+            break;
+        all[n] = frame;
+    }
+    uint16_t sent = n > 0 ? rte_eth_tx_burst(port->id, 0, all, (uint16_t)n) : 0;
+    port->calls++;
+    for (uint32_t left = sent; left < n; left++)
+        take_away(all[left]);
+    /* A driver that holds on to payload reads memory that may be gone soon. None of those that get it does; if one did, closing the
+     * port takes it away. */
+    if (unlikely(port->lent > 0))
+        return INSANE_DATAPATH_FAILED;
+    return sent;
+}
+
+/* Whether a frame is this station's to see. */
+static bool ours(const insane_datapath_port *port, const struct rte_mbuf *frame)
+{
+    const struct rte_ether_hdr *header = rte_pktmbuf_mtod(frame, const struct rte_ether_hdr *);
+    return rte_is_multicast_ether_addr(&header->dst_addr) || rte_is_same_ether_addr(&header->dst_addr, &port->address);
+}
+
+/* Up to `count` frames of the device that can be used. */
+static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint32_t count)
+{
+    if (!port->started)
+        return 0;
+    uint16_t found = rte_eth_rx_burst(port->id, 0, frames, (uint16_t)count);
+    uint32_t kept = 0;
+    port->calls++;
+    for (uint16_t n = 0; n < found; n++) {
+        struct rte_mbuf *frame = frames[n];
+        bool good = frame->nb_segs == 1 || rte_pktmbuf_linearize(frame) == 0;
+        if (!good || frame->pkt_len < RTE_ETHER_HDR_LEN || frame->pkt_len > port->max_frame) {
+            port->overruns++;
+            rte_pktmbuf_free(frame);
+        } else if (!ours(port, frame)) {
+            rte_pktmbuf_free(frame);
+        } else {
+            frames[kept++] = frame;
+        }
+    }
+    return kept;
+}
+
+int32_t port_receive(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count)
+{
+    struct rte_mbuf *found[INSANE_DATAPATH_BURST];
+    uint32_t n;
+    eal_thread();
+    port_look(port);
+    if (unlikely(port->armed)) {
+        rte_eth_dev_rx_intr_disable(port->id, 0);
+        port->armed = false;
+    }
+    if (count > INSANE_DATAPATH_BURST)
+        count = INSANE_DATAPATH_BURST;
+    if (port->stashed > 0) {
+        n = RTE_MIN(count, port->stashed);
+        memcpy(found, port->stash, n * sizeof *found);
+        memmove(port->stash, port->stash + n, (port->stashed - n) * sizeof *found);
+        port->stashed -= n;
+    } else {
+        n = take(port, found, count);
+    }
+    for (uint32_t at = 0; at < n; at++)
+        frames[at] = (insane_datapath_incoming){
+            .handle = found[at], .data = rte_pktmbuf_mtod(found[at], const uint8_t *), .length = found[at]->pkt_len };
+    return (int32_t)n;
+}
+
+void port_release(insane_datapath_port *port, void *const *handles, uint32_t count)
+{
+    (void)port;
+    eal_thread();
+    rte_pktmbuf_free_bulk((struct rte_mbuf **)(uintptr_t)handles, count);
+}
+
+int32_t port_arm(insane_datapath_port *port)
+{
+    port_look(port);
+    if (port->wake < 0)
+        return INSANE_DATAPATH_POLL;
+    if (port->wake_counts) {
+        uint64_t count;
+        ssize_t drained = read(port->wake, &count, sizeof count);
+        (void)drained;
+    }
+    /* A device whose descriptor is readable as long as there is something has no interrupt to be turned on. */
+    int result = rte_eth_dev_rx_intr_enable(port->id, 0);
+    if (result != 0 && (result != -ENOTSUP || port->wake_counts))
+        return INSANE_DATAPATH_POLL;
+    port->armed = result == 0;
+    /* What came before the interrupt was on wakes nobody. */
+    if (port->stashed == 0)
+        port->stashed = take(port, port->stash, STASH);
+    return port->stashed > 0 ? INSANE_DATAPATH_READY : INSANE_DATAPATH_SLEEP;
+}

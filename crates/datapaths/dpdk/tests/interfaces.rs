@@ -1,0 +1,179 @@
+//! DPDK on interfaces of the kernel's: AF_PACKET and AF_XDP on a veth pair between two network namespaces, and a tap, beside the
+//! kernel's own traffic.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use common::{PATIENCE, dpdk, serial, slots, station};
+use insane_datagrams::{DatagramConfig, Datagrams, station_of};
+use insane_datapath::batch::{RxBatch, TxBatch};
+use insane_datapath::conformance::{self as suite, End, Rig};
+use insane_datapath::memory::Slot;
+use insane_datapath::{Address, Armed, Datapath, Foreign};
+use insane_datapath_dpdk::{Dpdk, DpdkConfig};
+use insane_datapath_plugin::PluginDatapath;
+use insane_tests_namespaces::Namespaces;
+
+const DEVICE: &str = "veth0";
+
+/// Two namespaces with a veth pair between them, on which the kernel has 10.96.0.1 and 10.96.0.2 and says nothing by itself.
+fn cable(mtu: u32) -> Option<Namespaces> {
+    Namespaces::new(["da", "db"], |names| {
+        let [a, b] = names;
+        let mut steps =
+            vec![format!("link add {DEVICE} netns {a} mtu {mtu} type veth peer name {DEVICE} netns {b} mtu {mtu}")];
+        for (end, name) in names.iter().enumerate() {
+            steps.extend([
+                format!("-n {name} link set {DEVICE} addrgenmode none"),
+                format!("-n {name} addr add 10.96.0.{}/24 dev {DEVICE}", end + 1),
+                format!("-n {name} link set {DEVICE} up"),
+                format!("-n {name} link set lo up"),
+            ]);
+        }
+        steps
+    })
+}
+
+fn port(dpdk: Dpdk, driver: &str, station: [u8; 6]) -> PluginDatapath {
+    let device = format!("{driver}{},iface={DEVICE}", serial());
+    dpdk.port(&DpdkConfig { station: Some(station), ..DpdkConfig::new(device) }).expect("a configuration that can be")
+}
+
+fn open(dpdk: Dpdk, cable: &Namespaces, end: usize) -> Box<PluginDatapath> {
+    cable.inside(end, || {
+        let mut port = port(dpdk, "net_af_packet", station(end));
+        port.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+        Box::new(port)
+    })
+}
+
+fn conform(mtu: u32) {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(mtu) else { return };
+    let rig = || Rig { a: open(dpdk, &cable, 0), b: open(dpdk, &cable, 1) };
+    let mut reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+    };
+    suite::every_frame_has_an_outcome(&mut rig());
+    suite::all_over_a_cable(rig, &mut reopen, &mut |end, up| {
+        let state = if up { "up" } else { "down" };
+        cable.ip(end, &format!("link set {DEVICE} {state}")).expect("it can be set");
+    });
+}
+
+#[test]
+fn conforms_over_af_packet() {
+    conform(1500);
+}
+
+#[test]
+fn conforms_over_af_packet_with_jumbo_frames() {
+    conform(9000);
+}
+
+/// Runs a ping from a namespace to the end.
+fn ping(cable: &Namespaces, from: usize, to: &str) -> Child {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", cable.name(from), "ping", "-n", "-q", "-c", "5", "-i", "0.02", "-W", "10", to]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("ping")
+}
+
+fn datagrams(raw: PluginDatapath, address: &str) -> Datagrams<PluginDatapath> {
+    Datagrams::new(raw, DatagramConfig { address: address.parse().expect("a prefix"), port: 7400, gateway: None })
+}
+
+/// The kernel finds the station behind DPDK, pings it, and gets its datagrams; the kernel's own address on that interface answers
+/// as ever, and the interface keeps its MAC address.
+fn kernel_is_a_neighbour(driver: &str, foreign: Foreign, kernel_too: bool) {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let own = "10.96.0.102/24";
+    let before = cable.ip(1, &format!("link show dev {DEVICE}")).expect("it is there");
+    let mut b = cable.inside(1, || {
+        let raw = port(dpdk, driver, station_of("10.96.0.102".parse().expect("an address")));
+        let mut b = datagrams(raw, own);
+        b.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+        b
+    });
+    assert_eq!(b.raw().capabilities().foreign, foreign);
+    let mut rx = slots(&b);
+    for to in ["10.96.0.102", "10.96.0.2"] {
+        if to == "10.96.0.2" && !kernel_too {
+            continue;
+        }
+        let mut child = ping(&cable, 0, to);
+        let status = loop {
+            b.receive(&mut rx, None);
+            if let Some(status) = child.try_wait().expect("it can be waited for") {
+                break status;
+            }
+        };
+        assert!(status.success(), "{to} does not answer: {:?} {:?}", b.raw().stats(), b.engine_stats());
+    }
+    let socket = cable.inside(0, || std::net::UdpSocket::bind("10.96.0.1:0").expect("a port"));
+    socket.set_nonblocking(true).expect("it can be");
+    let (mut tx, mut heard, start) = (TxBatch::default(), [0; 64], Instant::now());
+    tx.frame(Address::Ip(socket.local_addr().expect("it is bound")), b"from the engine", 0);
+    loop {
+        b.transmit(&mut tx);
+        b.receive(&mut rx, None);
+        if let Ok((len, from)) = socket.recv_from(&mut heard) {
+            assert_eq!((&heard[..len], Some(Address::Ip(from))), (&b"from the engine"[..], b.address()));
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "the kernel never got it: {:?}", b.engine_stats());
+    }
+    let mac = |text: &str| text.split("link/ether ").nth(1).map(|rest| rest[..17].to_owned());
+    let now = cable.ip(1, &format!("link show dev {DEVICE}")).expect("it is there");
+    assert!(mac(&now).is_some() && mac(&now) == mac(&before), "{before}\n{now}");
+}
+
+#[test]
+fn the_kernel_pings_a_station_on_af_packet() {
+    kernel_is_a_neighbour("net_af_packet", Foreign::Gathers, true);
+}
+
+/// DPDK's AF_XDP takes all that comes by its queue, so the kernel has the interface no more.
+#[test]
+fn the_kernel_pings_a_station_on_af_xdp() {
+    if !insane_tests_namespaces::has_af_xdp() {
+        return;
+    }
+    kernel_is_a_neighbour("net_af_xdp", Foreign::Copies, false);
+}
+
+/// A port with an interrupt wakes its sleeper: the kernel pings, and whoever has the port sleeps between the packets.
+#[test]
+fn a_sleeper_is_woken_by_a_tap() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let mut tap = cable.inside(0, || {
+        let device = format!("net_tap{},iface=tap0", serial());
+        let config = DpdkConfig { station: Some(station(0)), ..DpdkConfig::new(device) };
+        let mut tap = datagrams(dpdk.port(&config).expect("a configuration that can be"), "10.95.0.2/24");
+        tap.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+        tap
+    });
+    cable.ip(0, "addr add 10.95.0.1/24 dev tap0").expect("an address");
+    cable.ip(0, "link set tap0 up").expect("it comes up");
+    let text = tap.raw().describe();
+    assert!(text.contains("(net_tap)") && text.contains("it wakes sleepers"), "{text}");
+    let handle = tap.wake_handle().expect("a handle").try_clone_to_owned().expect("it can be duplicated");
+    let mut rx = RxBatch { free: (0..8).map(|id| Slot::owned(id, 2000)).collect(), ..RxBatch::default() };
+    let (mut child, mut woken, start) = (ping(&cable, 0, "10.95.0.2"), 0, Instant::now());
+    let status = loop {
+        tap.receive(&mut rx, None);
+        if tap.arm() == Armed::Sleep {
+            let some = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            woken += u32::from(poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&some)) == Ok(1));
+        }
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "ping never ends");
+    };
+    assert!(status.success() && woken >= 3, "{status}, woken {woken} times: {:?}", tap.engine_stats());
+}

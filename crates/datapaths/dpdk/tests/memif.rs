@@ -1,0 +1,174 @@
+//! DPDK's memif between two ports of one process: no hugepages, no rights, no interface.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{PATIENCE, dpdk, memif, memif_rig, reopen_memif, slots};
+use insane_datagrams::{DatagramConfig, Datagrams};
+use insane_datapath::batch::{Outcome, TxBatch};
+use insane_datapath::conformance::{self as suite, Form, pattern};
+use insane_datapath::memory::Piece;
+use insane_datapath::{Address, Armed, Datapath, Foreign};
+use insane_datapath_dpdk::DpdkConfig;
+
+#[test]
+fn conforms_over_memif() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    suite::all_but_outcomes(&mut || memif_rig(dpdk, &folder, 1500), &mut reopen_memif);
+}
+
+#[test]
+fn conforms_over_memif_with_jumbo_frames() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    suite::all_but_outcomes(&mut || memif_rig(dpdk, &folder, 9000), &mut reopen_memif);
+}
+
+#[test]
+fn every_frame_has_an_outcome() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = memif_rig(dpdk, &folder, 1500);
+    let (to, form, before) = (rig.b.address().expect("it is open"), Form::of(&rig), rig.a.stats());
+    let mut tx = TxBatch::default();
+    form.add(&mut tx, to, &pattern(1, 1514 - form.head_bytes()), 0);
+    form.add(&mut tx, to, &pattern(1, 1515 - form.head_bytes()), 1);
+    form.add(&mut tx, to, &pattern(1, 9), 2);
+    let report = rig.a.transmit(&mut tx);
+    assert_eq!((report.sent, report.refused, report.pending), (2, 1, 0));
+    let outcomes: Vec<Outcome> = tx.frames().iter().map(|frame| frame.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Sent, Outcome::TooLarge, Outcome::Sent]);
+    let after = rig.a.stats();
+    assert_eq!((after.sent_frames - before.sent_frames, after.refused_frames - before.refused_frames), (2, 1));
+}
+
+/// Payload stays where it is until the driver copies it; what arrives is right, also beside payload that is too small for that.
+#[test]
+fn payload_is_read_where_it_lies() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    for mtu in [1500, 9000] {
+        let mut rig = memif_rig(dpdk, &folder, mtu);
+        assert_eq!(rig.a.capabilities().foreign, Foreign::Gathers);
+        let (to, form, payload) = (rig.b.address().expect("it is open"), Form::of(&rig), pattern(9, 9000));
+        let sizes: Vec<usize> = (0..2000).map(|n| (n * 37) % (usize::from(mtu) - 100)).collect();
+        let mut tx = TxBatch::default();
+        for (number, size) in sizes.iter().enumerate() {
+            let start = tx.buffer().len();
+            form.begin(tx.buffer(), 8 + size);
+            tx.buffer().extend_from_slice(&(number as u64).to_le_bytes());
+            tx.commit(to, start, Some(Piece::of(&payload[..*size])), 0);
+        }
+        let (mut rx, mut got, start) = (slots(&*rig.b), 0, Instant::now());
+        while got < sizes.len() {
+            rig.a.transmit(&mut tx);
+            rig.b.receive(&mut rx, None);
+            for taken in rx.taken.drain(..) {
+                for frame in taken.frames() {
+                    let body = form.unwrap(frame);
+                    assert_eq!(body[..8], (got as u64).to_le_bytes(), "order");
+                    assert!(body[8..] == payload[..sizes[got]], "frame {got} of {} bytes", sizes[got]);
+                    got += 1;
+                }
+                rx.free.push(taken.slot);
+            }
+            assert!(start.elapsed() < PATIENCE, "{got} came");
+        }
+    }
+}
+
+/// Two packet engines find each other over it and exchange datagrams both ways.
+#[test]
+fn two_engines_exchange_datagrams() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    // In one process the server must come first.
+    let [mut b, mut a] = [1, 0].map(|end| {
+        let address = format!("10.97.0.{}/24", end + 1).parse().expect("a prefix");
+        let config = DatagramConfig { address, port: 7400, gateway: None };
+        let mut datagrams = Datagrams::new(memif(dpdk, folder.path(), end, 1500), config);
+        datagrams.open().expect("it opens");
+        datagrams
+    });
+    let payload = pattern(3, 1400);
+    let (mut came, start) = ([0; 2], Instant::now());
+    let [mut rx_a, mut rx_b] = [slots(&a), slots(&b)];
+    while came != [200; 2] {
+        for end in 0..2 {
+            let (from, to, rx) = if end == 0 { (&mut a, &mut b, &mut rx_b) } else { (&mut b, &mut a, &mut rx_a) };
+            if came[end] < 200 {
+                // One after the other: the first of them go before there is a link, and are lost.
+                let mut tx = TxBatch::default();
+                let at = tx.buffer().len();
+                tx.buffer().extend_from_slice(&(came[end] as u32).to_le_bytes());
+                let piece = Piece::of(&payload[..came[end] * 7]);
+                tx.commit(to.address().expect("it is open"), at, Some(piece), 0);
+                from.transmit(&mut tx);
+            }
+            to.receive(rx, None);
+            for taken in rx.taken.drain(..) {
+                let frame = taken.frames().next().expect("a frame");
+                if frame[..4] == (came[end] as u32).to_le_bytes() {
+                    assert_eq!(
+                        (&frame[4..], taken.from),
+                        (&payload[..came[end] * 7], from.address().expect("it is open"))
+                    );
+                    came[end] += 1;
+                }
+                rx.free.push(taken.slot);
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "{came:?} came: {:?} {:?}", a.stats(), b.stats());
+    }
+    assert!(a.engine_stats().is_some());
+}
+
+#[test]
+fn what_was_chosen_and_what_cannot_be_is_said() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut port = memif(dpdk, folder.path(), 1, 1500);
+    port.open().expect("it opens");
+    let text = port.describe();
+    for part in ["(net_memif)", "payload is read where it lies", "it can only be polled", "--no-huge -m 256 --no-pci"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(port.wake_handle().is_none() && port.arm() == Armed::Poll);
+    assert_eq!(port.address(), Some(Address::Ethernet(common::station(1))));
+    let name = text.split(' ').next().expect("a name");
+    for (config, reason) in [
+        (DpdkConfig::new(name), "in this process already: give this one another number"),
+        (
+            DpdkConfig { eal: Some("--no-huge -m 64".into()), ..DpdkConfig::new("net_null7") },
+            "DPDK was started in this process with \"--no-huge -m 256 --no-pci\", and it starts once: for \"--no-huge -m 64\" the runtime must restart",
+        ),
+        (DpdkConfig::new("0000:00:00.0"), "the runtime must restart"),
+        (DpdkConfig::new("net_no_such_driver0"), "net_no_such_driver0 does not come into being"),
+        (
+            DpdkConfig::new("net_memif_x0,role=server,socket=/no/such/folder/m,socket-abstract=no"),
+            "does not come into being",
+        ),
+        (DpdkConfig::new("net_af_packet990,iface=no-such-if0"), "there is no interface no-such-if0 here"),
+        (DpdkConfig::new("net_af_packet991"), "takes iface=NAME"),
+        (
+            DpdkConfig { buffers: 262_144, mtu: Some(9000), ..DpdkConfig::new("net_null8") },
+            "no memory for 262144 buffers",
+        ),
+    ] {
+        let mut port = dpdk.port(&config).expect("a configuration that can be");
+        let error = port.open().expect_err(reason).to_string();
+        assert!(error.starts_with("dpdk is not available here: ") && error.contains(reason), "{config:?}: {error}");
+    }
+    for (config, reason) in [
+        (DpdkConfig::new(""), "device is missing"),
+        (DpdkConfig { mtu: Some(20_000), ..DpdkConfig::new("net_null0") }, "mtu must be 68 to 9000: 20000"),
+        (DpdkConfig { buffers: 3, ..DpdkConfig::new("net_null0") }, "buffers must be 256 to 262144: 3"),
+        (DpdkConfig { ring: 1, ..DpdkConfig::new("net_null0") }, "ring must be 64 to 8192: 1"),
+        (DpdkConfig { station: Some([1, 0, 0, 0, 0, 0]), ..DpdkConfig::new("net_null0") }, "no station's MAC address"),
+    ] {
+        let error = dpdk.port(&config).expect_err(reason).to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Two runtimes with DPDK on AF_PACKET beside kernel UDP, in network namespaces. Without root or DPDK: SKIPPED.
+
+use insane::{Qos, Session};
+use insane_runtime::config::{Config, Kind};
+use insane_tests_host::Watchdog;
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, towards};
+use insane_tests_network::{LIMIT, eventually, law, law_holds, reliable, status};
+use std::path::Path;
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(120);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// DPDK where the cables would have AF_XDP.
+fn on_dpdk(config: &mut Config, library: &Path) {
+    let datapath = &mut config.network.get_or_insert_default().datapath[0];
+    datapath.kind = Kind::Dpdk;
+    datapath.library = library.display().to_string();
+}
+
+/// A QoS that DPDK is for.
+fn unsparing(mut qos: Qos) -> Qos {
+    qos.set_resources(insane::Resources::Unlimited);
+    accelerated(qos)
+}
+
+fn datapaths(session: &Session) -> Vec<(String, String, String)> {
+    let status = status(session);
+    let all = status["network"]["datapaths"].as_array().expect("datapaths").iter();
+    all.map(|d| ["kind", "state", "text"].map(|key| d[key].as_str().unwrap_or_default().to_owned()).into()).collect()
+}
+
+#[test]
+fn streams_that_spare_no_resources_go_over_dpdk_and_others_over_udp() {
+    let _watchdog = Watchdog::start("over dpdk", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    let [one, mut two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |config| on_dpdk(config, &library)));
+    let (a, b) = (one.session("ping"), two.session("pong"));
+    let (kind, state, text) = datapaths(&a).pop().expect("two");
+    assert_eq!((kind.as_str(), state.as_str()), ("dpdk", "open"), "{text}");
+    assert!(text.contains("(net_af_packet)") && text.contains("it can only be polled"), "{text}");
+    let doctor = a.report("doctor").unwrap();
+    assert!(doctor.contains("it can only be polled"), "{doctor}");
+    let kinds = [
+        (Qos::default(), "udp", "datagram"),
+        (unsparing(Qos::default()), "dpdk", "datagram"),
+        (unsparing(reliable()), "dpdk", "reliable"),
+    ];
+    let mut pairs = Vec::new();
+    for (qos, datapath, transport) in kinds {
+        let (there, back) = (ends(&a, &b, qos, "ping"), ends(&b, &a, qos, "pong"));
+        for (stream, host) in [(&there.0, "host-1"), (&back.0, "host-0")] {
+            let effective = towards(stream, host);
+            assert_eq!((effective.datapath.as_str(), effective.transport.as_str()), (datapath, transport));
+            assert!(effective.reasons.is_empty() && effective.qos == Some(qos), "{effective:?}");
+        }
+        pairs.push((there, back));
+    }
+    for round in 0..50_usize {
+        for (n, (there, back)) in pairs.iter().enumerate() {
+            let payload: Vec<u8> = (0..round * 29 + n).map(|i| (i * 31 + round) as u8).collect();
+            there.1.send(&payload).unwrap();
+            let message = there.2.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{round} {n}: {e}; {}", law(&a)));
+            assert!(message.to_vec() == payload, "round {round} of {n}");
+            back.1.send(&message.to_vec()).unwrap();
+            let message = back.2.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{round} {n}: {e}; {}", law(&b)));
+            assert!(message.to_vec() == payload, "round {round} of {n}, back");
+        }
+    }
+    // A reliable stream of much, through the packet engine; the kernel's own traffic keeps flowing on that interface.
+    for len in [1400, 65_536, 3 << 20] {
+        let payload: Vec<u8> = (0..len).map(|i: usize| (i * 31 + len) as u8).collect();
+        pairs[2].0.1.send(&payload).unwrap();
+        let message = pairs[2].0.2.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len}: {e}; {}", law(&a)));
+        assert!(message.to_vec() == payload, "{len} bytes");
+    }
+    cables.ping("10.96.0.2").unwrap();
+    for session in [&a, &b] {
+        assert!(eventually(|| law_holds(session)), "{}", law(session));
+    }
+    // A runtime that dies and comes back is reached over DPDK again.
+    drop(b);
+    two.kill();
+    two.again();
+    let b = two.session("again");
+    let (stream, source, sink) = ends(&a, &b, unsparing(reliable()), "again");
+    goes_over(&stream, "host-1", "dpdk");
+    source.send(b"once more").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"once more");
+}
+
+#[test]
+fn a_host_without_the_object_falls_back_and_says_why() {
+    let _watchdog = Watchdog::start("without dpdk", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let missing = Path::new("/no/such/folder/libinsane_dpdk.so");
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |config| on_dpdk(config, missing)));
+    let (a, b) = (one.session("one"), two.session("two"));
+    let (_, state, text) = datapaths(&a).pop().expect("two");
+    assert!(state == "absent" && text.contains("/no/such/folder/libinsane_dpdk.so: No such file"), "{text}");
+    let (stream, source, sink) = ends(&a, &b, unsparing(Qos::default()), "c");
+    let effective = towards(&stream, "host-1");
+    assert_eq!(effective.datapath, "udp");
+    assert!(effective.reasons.iter().any(|reason| reason.contains("host-0 has no dpdk: ")), "{effective:?}");
+    source.send(b"by the kernel").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"by the kernel");
+}
