@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""NATS by nats-py: round trips through a nats-server, which is the helper. Between two hosts the server is on the host of the
-end that answers, so that a question crosses the cable once, and so does its answer.
+"""NATS by nats-py: round trips through a nats-server, which is the helper. Between two hosts the server is on the host of
+the end that answers, so that a question crosses the cable once, and so does its answer.
 
 Questions and answers are messages of two subjects, taken in the callbacks of two subscriptions.
 """
