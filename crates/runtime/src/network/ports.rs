@@ -48,7 +48,7 @@ impl State {
 }
 
 impl Port {
-    fn new(kind: Kind, datapath: Box<dyn Datapath>) -> Self {
+    pub(crate) fn new(kind: Kind, datapath: Box<dyn Datapath>) -> Self {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
         Self { kind, datapath, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
