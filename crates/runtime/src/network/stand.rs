@@ -195,7 +195,8 @@ impl Stand {
     #[must_use]
     pub fn new() -> Self {
         let [own, there] = [1, 2].map(|last| SocketAddr::from(([127, 0, 0, last], 7400)));
-        let settings = config::Network { listen: own, peers: vec![there], memory_mib: 16, ..config::Network::default() };
+        let settings =
+            config::Network { listen: own, peers: vec![there], memory_mib: 16, ..config::Network::default() };
         let config = Config { network: Some(settings.clone()), ..Config::default() };
         let (to_host, from_host) = (Frames::default(), Frames::default());
         let wire = Wire {
@@ -367,11 +368,14 @@ impl Stand {
         let conn = SESSIONS + number % SESSION_COUNT;
         let Some(stream) = self.streams.get(&conn).copied() else { return };
         let channel = Some(session::Channel { name: None, id: Some(channel) });
-        self.ask(conn, if opens {
-            to_runtime::Body::OpenSink(session::OpenSink { stream, channel, sink: id.to_vec(), observer: false })
-        } else {
-            to_runtime::Body::CloseSink(session::CloseSink { sink: id.to_vec() })
-        });
+        self.ask(
+            conn,
+            if opens {
+                to_runtime::Body::OpenSink(session::OpenSink { stream, channel, sink: id.to_vec(), observer: false })
+            } else {
+                to_runtime::Body::CloseSink(session::CloseSink { sink: id.to_vec() })
+            },
+        );
         self.settle();
     }
 
@@ -380,11 +384,14 @@ impl Stand {
         let conn = SESSIONS + number % SESSION_COUNT;
         let Some(stream) = self.streams.get(&conn).copied() else { return };
         let channel = Some(session::Channel { name: None, id: Some(channel) });
-        self.ask(conn, if opens {
-            to_runtime::Body::OpenSource(session::OpenSource { stream, channel, epoch: id.to_vec() })
-        } else {
-            to_runtime::Body::CloseSource(session::CloseSource { epoch: id.to_vec() })
-        });
+        self.ask(
+            conn,
+            if opens {
+                to_runtime::Body::OpenSource(session::OpenSource { stream, channel, epoch: id.to_vec() })
+            } else {
+                to_runtime::Body::CloseSource(session::CloseSource { epoch: id.to_vec() })
+            },
+        );
         self.settle();
     }
 
@@ -582,7 +589,14 @@ mod tests {
         let stream = stream_name(0).to_owned();
         let sink = vec![sink; 16];
         let qos = Some(Qos::default());
-        word(Body::Announce(wire::Announce { domain: "default".into(), stream, qos, channel, sink, ..Default::default() }))
+        word(Body::Announce(wire::Announce {
+            domain: "default".into(),
+            stream,
+            qos,
+            channel,
+            sink,
+            ..Default::default()
+        }))
     }
 
     #[test]
@@ -592,7 +606,8 @@ mod tests {
         stand.say(&announce(3, 5));
         assert_eq!((stand.holds().sinks, stand.holds().in_the_core, stand.strays()), (2, 1, 0));
         let stream = stream_name(0).to_owned();
-        let about = wire::Source { epoch: vec![4; 16], domain: "default".into(), stream, channel: 6, ..Default::default() };
+        let about =
+            wire::Source { epoch: vec![4; 16], domain: "default".into(), stream, channel: 6, ..Default::default() };
         stand.say(&word(Body::Source(about)));
         assert_eq!((stand.holds().sources, stand.holds().in_the_core), (1, 2));
         stand.end();
@@ -604,7 +619,9 @@ mod tests {
         let mut stand = Stand::new();
         // Malformed; of a newer version, with a field that is not known yet; a channel whose name has another id.
         let misnamed = wire::Announce { name: Some("x".into()), channel: 1, sink: vec![9; 16], ..Default::default() };
-        for (count, bytes) in [&b"\xff\xff"[..], &[0xfa, 0x01, 0x00], &word(Body::Announce(misnamed))].iter().enumerate() {
+        for (count, bytes) in
+            [&b"\xff\xff"[..], &[0xfa, 0x01, 0x00], &word(Body::Announce(misnamed))].iter().enumerate()
+        {
             assert_eq!(stand.strays(), count as u64);
             stand.say(bytes);
         }
