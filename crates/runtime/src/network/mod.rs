@@ -43,8 +43,9 @@ mod roster;
 pub mod stand;
 mod words;
 
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
+use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
 use insane_wire::id::{SessionId, SinkId};
@@ -212,6 +213,7 @@ pub(crate) struct Network {
     thread: Option<JoinHandle<()>>,
     discovery: Option<discovery::Discovery>,
     states: Vec<ports::State>,
+    taps: Vec<(Kind, tap::Control)>,
 }
 
 impl Network {
@@ -225,6 +227,7 @@ impl Network {
     ) -> Result<Option<Self>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let (open, states) = ports::open(&settings, over)?;
+        let taps = open.iter().map(|port| (port.kind, port.tap.clone())).collect();
         let absent = states.iter().filter_map(|s| Some((s.kind, s.is.as_ref().err()?.clone()))).collect();
         let credentials = Credentials {
             pid: std::process::id(),
@@ -261,6 +264,7 @@ impl Network {
             thread,
             discovery,
             states,
+            taps,
         }))
     }
 
@@ -300,6 +304,12 @@ impl Network {
     /// What became of the datapaths that the configuration names.
     pub(crate) fn datapaths(&self) -> &[ports::State] {
         &self.states
+    }
+
+    /// By what a datapath is captured, and what is known of it; `None` if none of this kind is open.
+    pub(crate) fn tap(&self, kind: &str) -> Option<(&tap::Control, &ports::State)> {
+        let (kind, control) = self.taps.iter().find(|(of, _)| of.name() == kind)?;
+        Some((control, self.states.iter().find(|state| state.kind == *kind && state.is.is_ok())?))
     }
 
     /// The counters of one of the network's sessions.

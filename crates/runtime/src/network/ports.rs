@@ -5,6 +5,7 @@ use crate::config::{self, Kind, Mode};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
+use insane_datapath::tap::{Control, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
@@ -20,6 +21,8 @@ pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapat
 pub(crate) struct Port {
     pub(crate) kind: Kind,
     pub(crate) datapath: Box<dyn Datapath>,
+    /// By which it is captured.
+    pub(crate) tap: Control,
     pub(crate) rx: RxBatch,
     pub(crate) tx: TxBatch<'static>,
 }
@@ -32,6 +35,15 @@ pub(crate) struct State {
     pub(crate) address: String,
     /// What was chosen when it was opened, or why it is absent.
     pub(crate) is: Result<String, String>,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.is {
+            Ok(_) => write!(f, "{} is", self.kind.name()),
+            Err(why) => write!(f, "{} is absent: {why}", self.kind.name()),
+        }
+    }
 }
 
 impl State {
@@ -49,9 +61,16 @@ impl State {
 
 impl Port {
     pub(crate) fn new(kind: Kind, datapath: Box<dyn Datapath>) -> Self {
+        let tap = Tap::new(datapath);
+        let control = tap.control();
+        Self::tapped(kind, Box::new(tap), control)
+    }
+
+    /// One whose frames are captured further below.
+    fn tapped(kind: Kind, datapath: Box<dyn Datapath>, tap: Control) -> Self {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
-        Self { kind, datapath, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
+        Self { kind, datapath, tap, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
     }
 }
 
@@ -66,7 +85,7 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath) -> Result<(Datagrams<XdpDatapath>, String), DatapathError> {
+fn xdp(settings: &config::Datapath) -> Result<(Datagrams<Tap<XdpDatapath>>, String), DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -91,9 +110,10 @@ fn xdp(settings: &config::Datapath) -> Result<(Datagrams<XdpDatapath>, String), 
         vlan: Vlan::Untagged,
     };
     let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(XdpDatapath::new(xdp), DatagramConfig { address, port: settings.port, gateway });
+    let xdp = Tap::new(XdpDatapath::new(xdp));
+    let mut datapath = Datagrams::new(xdp, DatagramConfig { address, port: settings.port, gateway });
     datapath.open()?;
-    let chosen = datapath.raw().chosen().map(ToString::to_string).unwrap_or_default();
+    let chosen = datapath.raw().inner().chosen().map(ToString::to_string).unwrap_or_default();
     Ok((datapath, chosen))
 }
 
@@ -112,7 +132,8 @@ pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(V
         let is = match opened {
             Ok((datapath, chosen)) => {
                 tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-                ports.push(Port::new(one.kind, over(one.kind, Box::new(datapath))));
+                let tap = datapath.raw().control();
+                ports.push(Port::tapped(one.kind, over(one.kind, Box::new(datapath)), tap));
                 Ok(chosen)
             }
             Err(e) => {
