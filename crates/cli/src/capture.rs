@@ -121,12 +121,12 @@ impl Capture {
             );
             return Ok(());
         }
-        let text = format!(
-            "{} frames in {seconds:.1} s, {}B in {}; {dropped} dropped because they could not be written fast enough",
-            written.frames,
-            human(written.bytes as f64),
-            self.file.display()
-        );
+        let missing = match dropped {
+            0 => "none missing".to_owned(),
+            n => format!("{n} missing that could not be written away fast enough"),
+        };
+        let (frames, bytes, file) = (written.frames, human(written.bytes as f64), self.file.display());
+        let text = format!("{frames} frames in {seconds:.1} s, {bytes}B in {file}; {missing}");
         if to_standard_output {
             eprintln!("{text}");
         } else {

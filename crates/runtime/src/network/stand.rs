@@ -226,7 +226,7 @@ impl Stand {
             from,
             to_host,
             from_host,
-            peer: Path::new(peer_config.clone(), 7, now),
+            peer: Path::new(peer_config, 7, now),
             peer_config,
             peer_address: Address::Ip(there),
             control: None,
@@ -261,7 +261,7 @@ impl Stand {
     /// The host's runtime dies and another one is there, with nothing of the old one's.
     pub fn restart(&mut self) {
         self.incarnations += 1;
-        self.peer = Path::new(self.peer_config.clone(), 7 + self.incarnations, self.now);
+        self.peer = Path::new(self.peer_config, 7 + self.incarnations, self.now);
         self.control = None;
         self.flows.clear();
         self.sequences.clear();
