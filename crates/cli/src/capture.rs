@@ -192,6 +192,8 @@ impl Capture {
                 Ok((count, _)) => {
                     rest.extend_from_slice(&buffer[..count]);
                     let used = self.write(&rest, file, written)?;
+                    // Who reads along sees it now.
+                    file.flush()?;
                     rest.drain(..used);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}

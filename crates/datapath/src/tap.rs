@@ -1,6 +1,6 @@
 //! A wrapper by which what a datapath sends and receives can be captured while it works, as pcapng.
 //!
-//! Off, it costs one branch a batch. On, it copies each frame into a bounded buffer that somebody else writes away
+//! Off, it costs one branch a batch, and over a boxed datapath one more dynamic call. On, it copies each frame into a bounded buffer that somebody else writes away
 //! ([`Capture`]): the datapath's thread never waits for it, and what finds no room is not captured, and counted.
 //!
 //! Over a datapath of whole frames the capture has them as they are. Over one of datagrams it has them behind an IP and a UDP

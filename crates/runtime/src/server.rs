@@ -421,9 +421,11 @@ impl Shell {
                 tracing::debug!(conn, app = hello.app, uid = credentials.uid, "hello");
             }
             Some(to_runtime::Body::Capture(wanted)) => {
-                connection.hello_by = None;
                 let body = match capture::begin(wanted, fds, credentials, self.network.as_ref()) {
-                    Ok(()) => to_client::Body::Done(control::Done {}),
+                    Ok(()) => {
+                        connection.hello_by = None;
+                        to_client::Body::Done(control::Done {})
+                    }
                     Err((code, text)) => to_client::Body::Refused(control::Refused { code: code.number(), text }),
                 };
                 tracing::info!(conn, uid = credentials.uid, datapath = wanted.datapath, answer = ?body, "capture");

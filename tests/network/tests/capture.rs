@@ -206,6 +206,11 @@ fn a_capture_ends_in_order_when_interrupted_and_when_its_time_is_over() {
         assert_eq!(summary["frames"].as_u64(), Some(packets(&file) as u64), "{summary}");
         assert_eq!(blocks(&file).last(), Some(&STATISTICS));
     }
+    let mut to_output = Command::new(program("insane-cli", "insane"));
+    to_output.arg("--socket").arg(one.socket()).args("capture --datapath udp -w - --seconds 0.2".split(' '));
+    let output = to_output.stdin(Stdio::null()).output().expect("it runs");
+    assert!(output.status.success() && output.stdout.starts_with(&SECTION.to_le_bytes()), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none missing"), "{output:?}");
     source.send(WORDS).unwrap();
     sink.consume_timeout(LIMIT).unwrap();
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
