@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ZeroMQ by pyzmq over TCP: round trips between two hosts, with PAIR sockets."""
+"""ZeroMQ by pyzmq over TCP: round trips with PAIR sockets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ class ZeroMq(contract.RoundTrips):
     """The system."""
 
     def describe(self) -> dict[str, Any]:
-        mode = {"experiment": "rtt", "waiting": "sleep", "variant": "", "transport": "reliable", "aux": False,
-                "aux_core": False, "placement": "veth"}
-        reason = "its I/O threads sleep whatever the application does"
-        return {"system": "zeromq", "language": "python",
-                "version": f"pyzmq {zmq.pyzmq_version()}, libzmq {zmq.zmq_version()}", "modes": [mode],
-                "absent": [{"experiment": "*", "waiting": waiting, "reason": reason} for waiting in ("spin", "adaptive")]}
+        return contract.sleeping_round_trips(
+            "zeromq", f"pyzmq {zmq.pyzmq_version()}, libzmq {zmq.zmq_version()}",
+            "its I/O threads sleep whatever the application does")
 
     def socket(self) -> Any:
         """A socket that gives up when nothing comes for long. The context lives as long as the process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ctypes
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,27 @@ class RoundTrips:
 
     def consumer(self, args: argparse.Namespace) -> Callable[[], int]:
         raise SystemExit("only round trips")
+
+
+class AsyncEnds(Protocol):
+    """As [`Ends`], of a system of round trips whose calls are coroutines. The event loop is the process's own."""
+
+    def describe(self) -> dict[str, Any]: ...
+    async def pinger(self, args: argparse.Namespace) -> Callable[[int], Awaitable[None]]: ...
+
+    async def echoer(self, args: argparse.Namespace) -> None:
+        """Sets the echo up; it answers for as long as the event loop runs."""
+
+
+def sleeping_round_trips(system: str, version: str, reason: str, aux_host: int | None = None) -> dict[str, Any]:
+    """What a system says that only sleeps, over TCP, and why; round trips of 64 bytes on one host and between two. With
+    `aux_host` it needs a helper, on that one of two hosts."""
+    modes = [{"experiment": "rtt", "waiting": "sleep", "variant": "", "transport": "reliable", "aux": aux_host is not None,
+              "aux_core": False, "placement": placement, "payloads": [64]} for placement in ("local", "veth")]
+    for mode in modes if aux_host is not None else []:
+        mode["aux_host"] = aux_host
+    absent = [{"experiment": "*", "waiting": waiting, "reason": reason} for waiting in ("spin", "adaptive")]
+    return {"system": system, "language": "python", "version": version, "modes": modes, "absent": absent}
 
 
 def stamp(message: bytearray, n: int) -> None:
@@ -128,15 +150,24 @@ def await_go() -> list[int]:
     return [int(word) for word in words[1:]]
 
 
-def main(ends: Ends) -> None:
-    """The whole of a Python system program."""
+def begin(ends: Ends | AsyncEnds) -> argparse.Namespace | None:
+    """The start of every program: its command line, its cores, its end with its parent's. `None` if it only had to describe
+    itself."""
     args = parse(sys.argv[1:])
     if args.role == "describe":
         say(json.dumps(ends.describe()))
-        return
+        return None
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.sched_setaffinity(0, args.core)
     sys.setswitchinterval(0.1)
+    return args
+
+
+def main(ends: Ends) -> None:
+    """The whole of a Python system program."""
+    args = begin(ends)
+    if args is None:
+        return
     if args.role == "rtt-server":
         serve = ends.echoer(args)
         say("ready")
@@ -159,6 +190,42 @@ def main(ends: Ends) -> None:
         raise SystemExit(f"this system has no role {args.role}")
 
 
+def main_async(ends: AsyncEnds) -> None:
+    """The whole of a program whose system has coroutines. Nothing but `go` is waited for outside of the event loop."""
+    args = begin(ends)
+    if args is None:
+        return
+
+    async def run() -> None:
+        if args.role == "rtt-server":
+            await ends.echoer(args)
+            say("ready")
+            await_go()
+        elif args.role == "rtt-client":
+            exchange = await ends.pinger(args)
+            say("ready")
+            await ask_async(args, await_go(), exchange)
+        else:
+            raise SystemExit(f"this system has no role {args.role}")
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+def report(samples: list[int], elapsed: int, cpu: int) -> None:
+    """The result line of round trips, all in ns."""
+    samples.sort()
+
+    def at(part: int) -> int:
+        return samples[min(len(samples) * part // 100_000, len(samples) - 1)]
+
+    say(json.dumps({
+        "samples": len(samples), "elapsed_ns": elapsed, "cpu_ns": cpu, "min_ns": samples[0],
+        "median_ns": at(50_000), "p99_ns": at(99_000), "p999_ns": at(99_900), "max_ns": samples[-1],
+        "cdf_ns": [at(part) for part in CDF_POINTS],
+    }))
+
+
 def ask(args: argparse.Namespace, pids: list[int], exchange: Callable[[int], None]) -> None:
     """Round trips: measures and reports."""
     for n in range(1, args.warmup + 1):
@@ -173,18 +240,25 @@ def ask(args: argparse.Namespace, pids: list[int], exchange: Callable[[int], Non
         exchange(n)
         end = clock()
         samples.append(end - begin)
-    cpu = cpu_ns(pids) - cpu
-    samples.sort()
-
-    def at(part: int) -> int:
-        return samples[min(len(samples) * part // 100_000, len(samples) - 1)]
-
-    say(json.dumps({
-        "samples": len(samples), "elapsed_ns": end - start, "cpu_ns": cpu, "min_ns": samples[0],
-        "median_ns": at(50_000), "p99_ns": at(99_000), "p999_ns": at(99_900), "max_ns": samples[-1],
-        "cdf_ns": [at(part) for part in CDF_POINTS],
-    }))
+    report(samples, end - start, cpu_ns(pids) - cpu)
     threading.Event().wait()
+
+
+async def ask_async(args: argparse.Namespace, pids: list[int], exchange: Callable[[int], Awaitable[None]]) -> None:
+    """As [`ask`], awaiting each round trip in the loop that the system runs in: nothing is put between the two."""
+    for n in range(1, args.warmup + 1):
+        await exchange(n)
+    clock, samples, n = time.perf_counter_ns, [], args.warmup
+    cpu, start = cpu_ns(pids), clock()
+    limit = start + int(args.seconds * 1e9)
+    end = start
+    while len(samples) < args.count and end < limit:
+        n += 1
+        begin = clock()
+        await exchange(n)
+        end = clock()
+        samples.append(end - begin)
+    report(samples, end - start, cpu_ns(pids) - cpu)
 
 
 def produce(args: argparse.Namespace, pids: list[int], send: Callable[[int], None]) -> None:

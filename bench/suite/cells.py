@@ -34,6 +34,8 @@ class Cell:
     aux: bool = False
     aux_core: bool = False
     placement: str = "local"
+    #: Which of two hosts its only helper is on; `None`: one on each.
+    aux_host: int | None = None
 
     @property
     def label(self) -> str:
@@ -76,6 +78,8 @@ class Extent:
     veth_oneway_payloads: tuple[int, ...] = (64, 1024, 8192, 65536)
     #: Between two hosts only these: experiment, system, waiting, variant. `None`: all.
     veth_chosen: tuple[tuple[str, str, str, str], ...] | None = None
+    #: Systems that are measured between two hosts only.
+    not_local: tuple[str, ...] = ()
 
 
 FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15, 2, 1080, 0.30, 8)
@@ -87,7 +91,9 @@ QUICK_VETH = (
     ("oneway", "insane", "adaptive", ""), ("oneway", "insane", "adaptive", "reliable"),
     ("oneway", "udp", "sleep", "gso"), ("oneway", "zeromq", "sleep", ""), ("oneway", "zenoh", "sleep", ""),
 )
-QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4, (64,), (1024,), QUICK_VETH)
+#: Python's peers on one host are a full run's.
+QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4, (64,), (1024,), QUICK_VETH,
+               ("zeromq-python", "zenoh-python", "pynng", "nats-python"))
 
 
 def _shapes(experiment: str, extent: Extent, placement: str) -> Iterable[tuple[int, int]]:
@@ -156,6 +162,8 @@ def cells_of(
             continue
         if (only is not None and experiment not in only) or placement not in placements:
             continue
+        if placement == "local" and system.key in extent.not_local:
+            continue
         chosen = extent.veth_chosen
         if placement == "veth" and chosen is not None and (experiment, system.key, waiting, variant) not in chosen:
             continue
@@ -167,9 +175,13 @@ def cells_of(
                 notes.append(note)
             continue
         most = int(str(mode.get("most_bytes", 0)))
+        alone = mode.get("payloads")
+        host = mode.get("aux_host")
         for payload, sinks in _shapes(experiment, extent, placement):
             if most and payload > most:
                 notes.append(f"{system.key} {experiment} {placement} {payload} B: it carries at most {most} bytes")
+                continue
+            if isinstance(alone, list) and payload not in alone:
                 continue
             if experiment == "fanout" and not _counts(system.key, variant, sinks, extent):
                 continue
@@ -177,6 +189,7 @@ def cells_of(
                 spoken = "c" if system.key == "floor" and mode not in system.modes else language
                 cells.append(
                     Cell(experiment, system.key, name, spoken, str(mode.get("transport", "")), waiting, variant,
-                         payload, sinks, held, bool(mode.get("aux", False)), aux_core, placement)
+                         payload, sinks, held, bool(mode.get("aux", False)), aux_core, placement,
+                         None if host is None else int(str(host)))
                 )
     return cells, notes

@@ -59,6 +59,8 @@ class Process:
 
     def _complaint(self) -> str:
         text = self.log.read_text(errors="replace").strip().splitlines()
+        # What went wrong is Python's last line.
+        text = text[-1:] if text[:1] == ["Traceback (most recent call last):"] else text
         return " | ".join(text[:6])[:400] or "no word on standard error"
 
     def await_ready(self) -> None:
@@ -145,14 +147,15 @@ def used_cores(cell: Cell, cores: Cores) -> list[int]:
 
 
 def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
-    """The helper processes, which start first: one, or one on each host."""
+    """The helper processes, which start first: one, or one on each host that has any."""
     if not cell.aux:
         return []
     if cell.placement == "local":
         # A helper has a core of its own where there is one, even if it does not need it.
         return [("aux", cores.aux if cores.aux is not None else cores.pair[1], [])]
     alone = ["--alone"] if cores.helpers is not None else []
-    return [("aux", core, ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)]
+    return [("aux", core, ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)
+            if cell.aux_host in (None, host)]
 
 
 def run_cell(
@@ -183,7 +186,7 @@ def run_cell(
             line = [*command, role, "--core", str(core), *shared, *more]
             if cell.placement == "veth" and hosts is not None:
                 # The active end and its helper are on the first host, the others on the second.
-                host = number if role == "aux" else int(number != len(roles) - 1)
+                host = int(more[1]) if role == "aux" else int(number != len(roles) - 1)
                 line = hosts.within(host, [*line, *hosts.arguments(host)])
             started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
             if role == "aux":

@@ -38,6 +38,9 @@ SOURCES = (
     Source("udp-python", script="python/bench_udp.py"),
     Source("zeromq", "bench-zeromq", "bench-zeromq"),
     Source("zeromq-python", script="python/bench_zmq.py"),
+    Source("zenoh-python", script="python/bench_zenoh.py"),
+    Source("pynng", script="python/bench_nng.py"),
+    Source("nats-python", script="python/bench_nats.py"),
     Source("iceoryx2", "bench-iceoryx2", "bench-iceoryx2"),
     Source("zenoh", "bench-zenoh", "bench-zenoh"),
     Source("aeron", "bench-aeron", "bench-aeron", cmake=(3, 30)),
@@ -45,14 +48,6 @@ SOURCES = (
     Source("insane-c", binary="bench-insane-c", c="insane-c/main.c"),
     Source("insane-python", script="insane/python/bench_insane.py", native=True),
 )
-
-
-#: Peers that were looked at and are not measured, and why.
-NOT_MEASURED = {
-    "zenoh-python": "no program for it yet: its package is not among those that scripts/setup installs",
-    "pynng": "no program for it yet: its package is not among those that scripts/setup installs",
-    "nats-python": "no program for it yet: it needs a server beside it, which scripts/setup does not install",
-}
 
 
 @dataclass
@@ -220,7 +215,7 @@ def prepare_all(
 ) -> tuple[dict[str, System], dict[str, str]]:
     """All systems that can take part, and the reason for each that cannot."""
     present: dict[str, System] = {}
-    absent: dict[str, str] = dict(NOT_MEASURED) if wanted is None else {}
+    absent: dict[str, str] = {}
     for source in SOURCES:
         if wanted is not None and source.key not in wanted and source.key != "floor":
             continue

@@ -109,6 +109,15 @@ class Others(unittest.TestCase):
         self.assertEqual(found[what, "lower than zeromq-python"], "pass")
         self.assertEqual(found[what, "lower than pynng"], "not measured")
 
+    def test_each_python_peer_has_a_verdict_of_its_own(self) -> None:
+        kept = reps(cell("insane-python", "rtt", "adaptive"), 60.0)
+        for key, figure in (("zeromq-python", 115.0), ("pynng", 90.0), ("zenoh-python", 50.0), ("nats-python", 60.0)):
+            kept += reps(cell(key, "rtt", "sleep"), figure)
+        found = verdicts(kept)
+        what = "Python RTT 64 B, adaptive"
+        self.assertEqual({peer: found[what, f"lower than {peer}"] for peer in bars_hosts.PYTHON_PEERS},
+                         {"zeromq-python": "pass", "pynng": "pass", "zenoh-python": "fail", "nats-python": "tie"})
+
     def test_one_host_alone_says_nothing_of_two_and_two_nothing_of_one(self) -> None:
         self.assertEqual(verdicts(reps(cell("insane", "rtt", "spin", placement="local"), 0.4)), {})
         judged = bars.Judge(reps(cell("insane", "rtt", "spin"), 0.1), {}, 1).all()

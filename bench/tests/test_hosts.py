@@ -43,6 +43,21 @@ def veth(waiting: str = "spin", **more: object) -> Cell:
     return Cell("rtt", "fake", "fake", "python", "shm", waiting, "", 64, 1, False, placement="veth", **more)
 
 
+#: Its helpers leave a file each, and the active end says which there are.
+HELPED = """
+import json, pathlib, sys
+role = sys.argv[1]
+index = sys.argv[sys.argv.index("--index") + 1] if "--index" in sys.argv else "-"
+folder = pathlib.Path(sys.argv[sys.argv.index("--dir") + 1])
+(folder / f"{role}-{index}").write_text(" ".join(sys.argv))
+print("ready", flush=True)
+sys.stdin.readline()
+if role == "rtt-client":
+    print(json.dumps({file.name[-1]: file.read_text() for file in folder.glob("aux-?")}), flush=True)
+sys.stdin.read()
+"""
+
+
 @unittest.skipIf(WHY_NOT is not None, WHY_NOT or "")
 class Made(unittest.TestCase):
     def mine(self) -> list[str]:
@@ -104,21 +119,9 @@ class Made(unittest.TestCase):
             self.assertNotIn(name, hosts.present())
 
     def test_helpers_are_one_a_host(self) -> None:
-        text = """
-import json, sys
-role = sys.argv[1]
-index = sys.argv[sys.argv.index("--index") + 1] if "--index" in sys.argv else "-"
-folder = sys.argv[sys.argv.index("--dir") + 1]
-open(f"{folder}/{role}-{index}", "w").write(" ".join(sys.argv))
-print("ready", flush=True)
-sys.stdin.readline()
-if role == "rtt-client":
-    print(json.dumps({str(n): open(f"{folder}/aux-{n}").read() for n in (0, 1)}), flush=True)
-sys.stdin.read()
-"""
         with TemporaryDirectory() as folder, hosts.two_hosts() as pair:
             script = Path(folder) / "program.py"
-            script.write_text(text)
+            script.write_text(HELPED)
             command = [sys.executable, str(script)]
             for cores, wanted, alone in ((CORES, CORES.pair, False), (choose_cores([0, 1, 2, 3], {}, None), (1, 0), True)):
                 (found,) = process.run_cell(veth(aux=True), command, cores, AMOUNTS, 0, pair)["rtt-client"]
@@ -126,6 +129,15 @@ sys.stdin.read()
                     self.assertIn(f"--core {wanted[host]} ", found[str(host)])
                     self.assertIn(f"--own {hosts.ADDRESSES[host]} ", found[str(host)])
                     self.assertEqual("--alone" in found[str(host)], alone)
+
+    def test_a_helper_that_is_alone_is_on_the_host_that_was_asked_for(self) -> None:
+        with TemporaryDirectory() as folder, hosts.two_hosts() as pair:
+            script = Path(folder) / "program.py"
+            script.write_text(HELPED)
+            cell = veth("sleep", aux=True, aux_host=1)
+            (found,) = process.run_cell(cell, [sys.executable, str(script)], CORES, AMOUNTS, 0, pair)["rtt-client"]
+        self.assertEqual(list(found), ["1"])
+        self.assertIn(f"--own {hosts.ADDRESSES[1]} ", found["1"])
 
 
 class NotMade(unittest.TestCase):

@@ -95,6 +95,17 @@ class CellChoice(unittest.TestCase):
         self.assertEqual((len(made), notes), (1, []))
         self.assertEqual(used_cores(made[0], self.four), [2, 3, 1])
 
+    def test_payloads_that_a_mode_names_are_the_only_ones(self) -> None:
+        modes = [{"experiment": "rtt", "waiting": "sleep", "payloads": [64], "aux": True, "aux_host": 1}]
+        made, notes = cells.cells_of(system(modes), cells.FULL, None, self.four, False)
+        self.assertEqual(([(c.payload, c.aux_host) for c in made], notes), ([(64, 1)], []))
+
+    def test_a_quick_run_leaves_pythons_peers_on_one_host_out(self) -> None:
+        modes = [{"experiment": "rtt", "waiting": "sleep", "placement": place} for place in cells.PLACEMENTS]
+        for extent, wanted in ((cells.QUICK, []), (cells.FULL, [("local", 64), ("veth", 64)])):
+            made, _ = cells.cells_of(system(modes, "pynng"), extent, None, self.four, False)
+            self.assertEqual(sorted((c.placement, c.payload) for c in made if c.payload == 64), wanted)
+
     def test_only(self) -> None:
         modes = [{"experiment": "rtt", "waiting": "spin"}, {"experiment": "oneway", "waiting": "spin"}]
         made, _ = cells.cells_of(system(modes), cells.QUICK, ["oneway"], self.four, False)

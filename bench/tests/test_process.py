@@ -50,6 +50,10 @@ class Protocol(unittest.TestCase):
         with self.assertRaisesRegex(process.Void, "status 3.*out of memory"):
             self.run_program("import sys; print('out of memory', file=sys.stderr); sys.exit(3)")
 
+    def test_of_a_traceback_the_last_line_is_told(self) -> None:
+        with self.assertRaisesRegex(process.Void, "status 1: ValueError: no such thing$"):
+            self.run_program("def far():\n    raise ValueError('no such thing')\nfar()")
+
     def test_silence_is_void(self) -> None:
         short = mock.patch.multiple(process, SILENCE_S=0.3, FAREWELL_S=0.2)
         with short, self.assertRaisesRegex(process.Void, "said nothing"):

@@ -142,7 +142,14 @@ pub fn one_line(error: &clap::Error, mut command: Command, arguments: impl IntoI
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a command is missing: `{path}` takes {}", commands(command))
         }
-        ErrorKind::MissingRequiredArgument => format!("{argument} is missing: {}", help(command, &argument)),
+        ErrorKind::MissingRequiredArgument => {
+            // One after the other: each has a help of its own.
+            let first = match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::Strings(all)) => all.first().map(|name| short(name)).unwrap_or_default(),
+                _ => argument,
+            };
+            format!("{first} is missing: {}", help(command, &first))
+        }
         ErrorKind::ArgumentConflict => match of(ContextKind::PriorArg) {
             prior if prior == argument => format!("{argument} is given twice: it takes one value, or none as a flag"),
             prior => format!("{argument} cannot be combined with {prior}"),

@@ -9,6 +9,7 @@ macro_rules! say {
     }};
 }
 
+mod capture;
 mod common;
 mod data;
 mod look;
@@ -55,6 +56,8 @@ enum Command {
     Sub(data::Sub),
     /// Show sessions, streams, channels and their counts.
     Status(look::Status),
+    /// Capture what goes through a datapath, for Wireshark.
+    Capture(capture::Capture),
     /// Check this host and look for what is odd.
     Doctor(look::Doctor),
     /// Work on configuration files of the runtime.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Pub(publish) => publish.run(&context),
         Command::Sub(sub) => sub.run(&context),
         Command::Status(status) => status.run(&context),
+        Command::Capture(capture) => capture.run(&context),
         Command::Doctor(doctor) => doctor.run(&context),
         Command::Config(config) => config.run(&context),
         Command::Tc(tc) => tc.run(&context),

@@ -2,7 +2,7 @@
 //!
 //! Purpose: one object-safe trait, [`Datapath`], for every network technology; [`batch::TxBatch`] and [`batch::RxBatch`],
 //! which say who owns every piece of memory; [`loopback`], [`fault`] (a wrapper that loses, repeats, reorders, changes and
-//! cuts, by a seed) and [`conformance`], the tests that every datapath passes. Non-purpose: what is in a frame
+//! cuts, by a seed), [`tap`] (one by which the traffic is captured) and [`conformance`], the tests that every datapath passes. Non-purpose: what is in a frame
 //! (`insane-wire`), what is sent again (`insane-transport`), what goes first (`insane-traffic`).
 //!
 //! Layer: below the sans-IO crates, above the datapaths and the runtime. A datapath belongs to one thread at a time: the
@@ -31,7 +31,9 @@ pub mod conformance;
 pub mod fault;
 pub mod loopback;
 pub mod memory;
+pub mod pcapng;
 pub mod raw;
+pub mod tap;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -256,6 +256,7 @@ impl Core {
                 refusal(Code::InvalidArgument, format!("no report `{}`: there are status and doctor", query.what))
             }
             to_runtime::Body::Hello(_) => refusal(Code::Protocol, "a second hello"),
+            to_runtime::Body::Capture(_) => refusal(Code::NotFound, "there is nothing to capture in a session"),
         }
     }
 

@@ -8,6 +8,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `capture` | who may capture a datapath, and what writes a capture away |
 //! | [`config`] | the configuration: every key, its default, its check |
 //! | [`core`] | the state machine, without input or output |
 //! | [`policy`] | requested QoS to effective QoS, as a table |
@@ -25,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 pub mod config;
 pub mod core;
 pub mod doctor;

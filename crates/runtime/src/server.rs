@@ -1,6 +1,7 @@
 //! The session server: sockets, credentials and descriptors around [`crate::core`]. One thread, asleep unless something
 //! happens; nothing it does waits for a client.
 
+use crate::capture;
 use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
@@ -418,6 +419,17 @@ impl Shell {
                     }
                 }
                 tracing::debug!(conn, app = hello.app, uid = credentials.uid, "hello");
+            }
+            Some(to_runtime::Body::Capture(wanted)) => {
+                let body = match capture::begin(wanted, fds, credentials, self.network.as_ref()) {
+                    Ok(()) => {
+                        connection.hello_by = None;
+                        to_client::Body::Done(control::Done {})
+                    }
+                    Err((code, text)) => to_client::Body::Refused(control::Refused { code: code.number(), text }),
+                };
+                tracing::info!(conn, uid = credentials.uid, datapath = wanted.datapath, answer = ?body, "capture");
+                return self.queue(conn, encode(&ToClient { request: message.request, body: Some(body) }), None);
             }
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
                 let report = match query.what.as_str() {

@@ -14,7 +14,7 @@ pub struct ToRuntime {
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// What is asked.
-    #[prost(oneof = "to_runtime::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "to_runtime::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub body: Option<to_runtime::Body>,
 }
 
@@ -50,6 +50,10 @@ pub mod to_runtime {
         /// The session ends in good order; the runtime closes the socket. Answered by `Done`.
         #[prost(message, tag = "10")]
         Goodbye(super::Goodbye),
+        /// May come without a hello. Travels with one descriptor, a stream socket. Answered by `Done`: from then on a pcapng
+        /// capture comes by that socket, and when its other end is shut for writing the capture ends with its statistics.
+        #[prost(message, tag = "11")]
+        Capture(super::Capture),
     }
 }
 
@@ -179,6 +183,14 @@ pub struct Query {
     /// `status` (sessions, streams, channels, counters) or `doctor` (what this host can do, near misses of names).
     #[prost(string, tag = "1")]
     pub what: String,
+}
+
+/// Captures what goes through a datapath, whichever domain it is of: for root and the runtime's own user only.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Capture {
+    /// The kind of the datapath: `udp`, `xdp`.
+    #[prost(string, tag = "1")]
+    pub datapath: String,
 }
 
 /// Ends a session.

@@ -50,8 +50,13 @@ fn what_was_published_before_the_bell_came_rings_it() {
     let (flow, ..) = wait_for(&socket, opens);
     let ids = (Epoch::from_bytes(&flow.epoch).unwrap(), SinkId::from_bytes(&sink).unwrap());
     let cell = raw.counters.start(0, CellState::Consuming, ids.0.0, ids.1.0).unwrap();
-    say(&socket, link, Body::FlowOpened(peer::FlowOpened { source: flow.source, sink, cell: 0, cursor: 0, join: 1 }), &[])
-        .unwrap();
+    say(
+        &socket,
+        link,
+        Body::FlowOpened(peer::FlowOpened { source: flow.source, sink, cell: 0, cursor: 0, join: 1 }),
+        &[],
+    )
+    .unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
 
     consumer.prepare_sleep(SleepKinds::DOORBELL);

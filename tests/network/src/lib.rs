@@ -239,6 +239,12 @@ impl Process {
         inodes.filter(|inode| !local.contains(&inode.as_str())).count()
     }
 
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("insaned.sock")
+    }
+
     /// A session with it, once it serves.
     ///
     /// # Panics

@@ -64,8 +64,11 @@ const INSANE: &[Row] = &[
     ("ping,pong,perf source", "--size <SIZE>", "64", BAD_SIZES),
     ("ping,perf source", "--size <SIZE>", "64", TOO_SMALL),
     ("ping,pong", "--channel <NAME>", "a", BAD_STEMS),
-    ("ping", "--count <COUNT>", "1", BAD_COUNTS),
-    ("ping", "--count <COUNT>", "1", ZERO),
+    ("ping,capture", "--count <COUNT>", "1", BAD_COUNTS),
+    ("ping,capture", "--count <COUNT>", "1", ZERO),
+    ("capture", "--datapath <KIND>", "udp", &[("", 2, "udp or xdp"), ("tcp", 2, "udp or xdp"), ("UDP", 2, "udp or xdp")]),
+    ("capture", "--write <FILE>", "DIR/capture", &[("", 2, "needs a value"), ("FILE", 2, "it exists already"), ("DIR", 2, "it exists already"), ("DIR/none/x", 2, "cannot be written")]),
+    ("capture", "--seconds <SECONDS>", "1", BAD_SECONDS),
     ("ping", "--warm-up <WARM_UP>", "1", BAD_COUNTS),
     ("ping", "--interval <INTERVAL>", "0", BAD_SECONDS),
     ("ping", "--timeout <TIMEOUT>", "1", BAD_SECONDS),
@@ -134,6 +137,9 @@ const TOGETHER: &[(&str, &str, i32, &[&str])] = &[
     ("insane", "pub a text --timeout 0", 1, &["0 of 1 sinks", "--timeout"]),
     ("insane", "tc show --timeout 0", 1, &["nobody serves traffic control on `ranlab`", "--lab"]),
     ("insane", "tc add queue/1 kind.type=codel kind=1", 2, &["[KEY=VALUE]...", "kind twice"]),
+    ("insane", "capture --datapath udp --write DIR/nothing", 2, &["no [network] section"]),
+    ("insane", "capture", 2, &["--datapath <KIND> is missing: "]),
+    ("insane", "--json capture --datapath udp --write -", 2, &["--write <FILE>", "standard output"]),
     ("insaned", "--check --print-config", 2, &["--check", "--print-config"]),
     ("insaned", "--check --print-default-config", 2, &["--check", "--print-default-config"]),
     ("insaned", "--print-config --print-default-config", 2, &["--print-config", "--print-default-config"]),
@@ -184,6 +190,8 @@ struct Described {
     commands: Vec<String>,
     /// `--size <SIZE>`, `--drop`, `<CHANNEL>`.
     arguments: Vec<String>,
+    /// Those of the options that must be given.
+    required: Vec<String>,
 }
 
 /// Reads a command's help, and those of the commands below it that can be called.
@@ -193,6 +201,11 @@ fn describe(program: &Path, path: &str, all: &mut Vec<Described>) {
     assert!(!path.is_empty() || said.out.contains("Exit codes: 0"), "no exit codes: {}", said.out);
     let (mut this, mut section) = (Described { path: path.into(), ..Described::default() }, "");
     for line in said.out.lines() {
+        if let Some(usage) = line.strip_prefix("Usage: ") {
+            let words: Vec<&str> = usage.split_whitespace().collect();
+            let pairs = words.windows(2).filter(|pair| pair[0].starts_with("--") && pair[1].starts_with('<'));
+            this.required.extend(pairs.map(|pair| pair.join(" ")));
+        }
         if !line.starts_with(' ') {
             section = line.split(':').next().unwrap_or_default();
             continue;
@@ -242,14 +255,22 @@ fn calls(program: &'static str, rows: &'static [Row], command: &Described, place
     let needed: Vec<(&str, String)> = command
         .arguments
         .iter()
-        .filter(|a| a.starts_with('<'))
-        .map(|a| (a.as_str(), positional(a).unwrap_or_else(|| panic!("{program} {path} {a} has no row"))))
+        .filter(|a| a.starts_with('<') || command.required.contains(a))
+        .map(|a| {
+            let value = positional(a).unwrap_or_else(|| panic!("{program} {path} {a} has no row"));
+            let name = a.split(' ').next().filter(|name| name.starts_with('-'));
+            (a.as_str(), name.map_or_else(|| value.clone(), |name| format!("{name}={value}")))
+        })
         .collect();
     let mut all = Vec::new();
     let mut call = |needed: &[(&str, String)], more: &[String], code: i32, says: &[&str]| {
         let mut arguments: Vec<String> = path.split_whitespace().map(str::to_owned).collect();
         arguments.extend(more.iter().cloned());
-        arguments.extend(needed.iter().map(|(_, value)| value.clone()));
+        // What is given wrongly is not given rightly as well.
+        let given = |name: &str| {
+            name.starts_with('-') && more.iter().any(|m| m.starts_with(name.split(' ').next().unwrap_or(name)))
+        };
+        arguments.extend(needed.iter().filter(|(name, _)| !given(name)).map(|(_, value)| value.clone()));
         let says = says.iter().map(|s| place.word(s)).collect();
         all.push(Call { program, arguments, code, says });
     };
@@ -286,8 +307,13 @@ fn calls(program: &'static str, rows: &'static [Row], command: &Described, place
                 if !REPEATED.contains(&argument.as_str()) {
                     call(&needed, &last, 2, &[argument, "given twice"]);
                 }
-                last = needed.iter().map(|(_, v)| v.clone()).chain([name.to_owned()]).collect();
+                let others = needed.iter().filter(|(n, _)| n != argument).map(|(_, v)| v.clone());
+                last = others.chain([name.to_owned()]).collect();
                 call(&[], &last, 2, &[argument, "needs a value: "]);
+                if command.required.contains(argument) {
+                    let others: Vec<_> = needed.iter().filter(|(n, _)| n != argument).cloned().collect();
+                    call(&others, &[], 2, &[argument, "is missing: "]);
+                }
             } else if argument.starts_with('<') {
                 call(&[], &[], 2, &[argument, "is missing: "]);
             }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use insane_datapath::batch::{Landing, Outcome, Peeked, Place, RxBatch, TxBatch};
 use insane_datapath::conformance::{Rig, all, pattern};
 use insane_datapath::memory::Slot;
+use insane_datapath::tap::Tap;
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 
@@ -37,6 +38,21 @@ fn conforms_over_ipv6() {
 fn conforms_without_offloads() {
     let config = UdpConfig { segmentation: false, joined_receive: false, ..local("127.0.0.1") };
     all(|| rig(&config));
+}
+
+#[test]
+fn conforms_while_it_is_captured() {
+    // A capture ends when it is dropped: they are kept until the end.
+    let mut captures = Vec::new();
+    all(|| {
+        let [a, b] = [(); 2].map(|()| Tap::new(open(local("127.0.0.1"))));
+        captures.extend([&a, &b].map(|tap| tap.control().start(256 << 20).unwrap()));
+        Rig { a: Box::new(a), b: Box::new(b) }
+    });
+    let sent = captures.iter().step_by(2).map(|capture| capture.counts().captured).sum::<u64>();
+    let received = captures.iter().skip(1).step_by(2).map(|capture| capture.counts().captured).sum::<u64>();
+    assert!(sent > 1000 && received > 1000, "{sent} {received}");
+    assert_eq!(captures.iter().map(|capture| capture.counts().dropped).sum::<u64>(), 0);
 }
 
 #[test]

@@ -429,7 +429,11 @@ impl Hub {
         let body = match decode::<ToHost>(bytes) {
             Ok(ToHost { body: Some(body) }) => body,
             // Said by a newer version.
-            Ok(_) => return,
+            Ok(_) => {
+                self.hosts[host].stray += 1;
+                tracing::debug!(host = self.hosts[host].name, "an unknown control message");
+                return;
+            }
             Err(e) => {
                 self.hosts[host].stray += 1;
                 tracing::warn!(host = self.hosts[host].name, error = %e, "malformed control message");

@@ -221,7 +221,7 @@ impl Hub {
     }
 
     /// One look at everything. Returns whether there was something to do.
-    fn turn(&mut self, now: Duration) -> bool {
+    pub(crate) fn turn(&mut self, now: Duration) -> bool {
         let mut busy = false;
         if now >= self.glance_at {
             self.glance_at = now + GLANCE;

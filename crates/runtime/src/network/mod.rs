@@ -19,6 +19,7 @@
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `directory` | who has which sinks |
 //! | `discovery` | which hosts there are |
+//! | `stand` | the thread's state between a made-up host and made-up sessions, for tests and fuzzing |
 
 mod account;
 mod control;
@@ -38,10 +39,13 @@ mod moves;
 mod outlet;
 mod ports;
 mod roster;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod stand;
 mod words;
 
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
+use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
 use insane_wire::id::{SessionId, SinkId};
@@ -83,6 +87,61 @@ pub(crate) enum FromNetwork {
     Effective(SessionId, String, EffectiveQos),
     /// A host of this name refuses a sink of this one, for these reasons.
     Refused(SinkId, String, Vec<String>),
+}
+
+impl FromNetwork {
+    /// Asks the core, which refuses what it refuses any session.
+    fn apply(self, core: &mut Core, who: Credentials) -> Vec<Action> {
+        match self {
+            Self::OpenSink(conn, request, sink) => {
+                let qos = sink.qos.unwrap_or_default();
+                open(core, (conn, who), request, &sink.stream, qos, |stream| {
+                    to_runtime::Body::OpenSink(session::OpenSink {
+                        stream,
+                        channel: Some(channel_of(sink.channel, sink.name.clone())),
+                        sink: sink.sink.clone(),
+                        observer: sink.observer,
+                    })
+                })
+            }
+            Self::OpenSource(conn, request, source) => {
+                let qos = source.qos.unwrap_or_default();
+                open(core, (conn, who), request, &source.stream, qos, |stream| {
+                    to_runtime::Body::OpenSource(session::OpenSource {
+                        stream,
+                        channel: Some(channel_of(source.channel, source.name.clone())),
+                        epoch: source.epoch.clone(),
+                    })
+                })
+            }
+            Self::Request(conn, message) => core.request(conn, who, message, |_| true),
+            Self::Effective(session, stream, effective) => core.effective(session, &stream, effective),
+            Self::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
+        }
+    }
+}
+
+/// Opens a stream for the network's session and then what is in it.
+fn open(
+    core: &mut Core,
+    (conn, who): (Conn, Credentials),
+    request: u64,
+    stream: &str,
+    qos: Qos,
+    body: impl FnOnce(u32) -> to_runtime::Body,
+) -> Vec<Action> {
+    let open = session::OpenStream { name: stream.to_owned(), qos: Some(qos), strict: false };
+    let open = ToRuntime { request, body: Some(to_runtime::Body::OpenStream(open)) };
+    let mut actions = core.request(conn, who, open, |_| true);
+    let number = actions.iter().find_map(|a| match a {
+        Action::Send(c, ToClient { body: Some(to_client::Body::StreamOpened(o)), .. }) if *c == conn => Some(o.stream),
+        _ => None,
+    });
+    if let Some(number) = number {
+        let message = ToRuntime { request, body: Some(body(number)) };
+        actions.extend(core.request(conn, who, message, |_| true));
+    }
+    actions
 }
 
 /// The network side could not start.
@@ -154,6 +213,7 @@ pub(crate) struct Network {
     thread: Option<JoinHandle<()>>,
     discovery: Option<discovery::Discovery>,
     states: Vec<ports::State>,
+    taps: Vec<(Kind, tap::Control)>,
 }
 
 impl Network {
@@ -167,6 +227,7 @@ impl Network {
     ) -> Result<Option<Self>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let (open, states) = ports::open(&settings, over)?;
+        let taps = open.iter().map(|port| (port.kind, port.tap.clone())).collect();
         let absent = states.iter().filter_map(|s| Some((s.kind, s.is.as_ref().err()?.clone()))).collect();
         let credentials = Credentials {
             pid: std::process::id(),
@@ -203,6 +264,7 @@ impl Network {
             thread,
             discovery,
             states,
+            taps,
         }))
     }
 
@@ -222,58 +284,7 @@ impl Network {
         self.from_bell.clear();
         let mut actions = Vec::new();
         while let Ok(message) = self.from.try_recv() {
-            actions.extend(match message {
-                FromNetwork::OpenSink(conn, request, sink) => {
-                    let qos = sink.qos.unwrap_or_default();
-                    self.open(core, conn, request, &sink.stream, qos, |stream| {
-                        to_runtime::Body::OpenSink(session::OpenSink {
-                            stream,
-                            channel: Some(channel_of(sink.channel, sink.name.clone())),
-                            sink: sink.sink.clone(),
-                            observer: sink.observer,
-                        })
-                    })
-                }
-                FromNetwork::OpenSource(conn, request, source) => {
-                    let qos = source.qos.unwrap_or_default();
-                    self.open(core, conn, request, &source.stream, qos, |stream| {
-                        to_runtime::Body::OpenSource(session::OpenSource {
-                            stream,
-                            channel: Some(channel_of(source.channel, source.name.clone())),
-                            epoch: source.epoch.clone(),
-                        })
-                    })
-                }
-                FromNetwork::Request(conn, message) => core.request(conn, self.credentials, message, |_| true),
-                FromNetwork::Effective(session, stream, effective) => core.effective(session, &stream, effective),
-                FromNetwork::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
-            });
-        }
-        actions
-    }
-
-    /// Opens a stream for the network's session and then what is in it. The core refuses what it refuses any session.
-    fn open(
-        &self,
-        core: &mut Core,
-        conn: Conn,
-        request: u64,
-        stream: &str,
-        qos: Qos,
-        body: impl FnOnce(u32) -> to_runtime::Body,
-    ) -> Vec<Action> {
-        let open = session::OpenStream { name: stream.to_owned(), qos: Some(qos), strict: false };
-        let open = ToRuntime { request, body: Some(to_runtime::Body::OpenStream(open)) };
-        let mut actions = core.request(conn, self.credentials, open, |_| true);
-        let number = actions.iter().find_map(|a| match a {
-            Action::Send(c, ToClient { body: Some(to_client::Body::StreamOpened(o)), .. }) if *c == conn => {
-                Some(o.stream)
-            }
-            _ => None,
-        });
-        if let Some(number) = number {
-            let message = ToRuntime { request, body: Some(body(number)) };
-            actions.extend(core.request(conn, self.credentials, message, |_| true));
+            actions.extend(message.apply(core, self.credentials));
         }
         actions
     }
@@ -293,6 +304,12 @@ impl Network {
     /// What became of the datapaths that the configuration names.
     pub(crate) fn datapaths(&self) -> &[ports::State] {
         &self.states
+    }
+
+    /// By what a datapath is captured, and what is known of it; `None` if none of this kind is open.
+    pub(crate) fn tap(&self, kind: &str) -> Option<(&tap::Control, &ports::State)> {
+        let (kind, control) = self.taps.iter().find(|(of, _)| of.name() == kind)?;
+        Some((control, self.states.iter().find(|state| state.kind == *kind && state.is.is_ok())?))
     }
 
     /// The counters of one of the network's sessions.

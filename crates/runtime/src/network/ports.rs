@@ -5,6 +5,7 @@ use crate::config::{self, Kind, Mode};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
+use insane_datapath::tap::{Control, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
@@ -22,6 +23,8 @@ pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapat
 pub(crate) struct Port {
     pub(crate) kind: Kind,
     pub(crate) datapath: Box<dyn Datapath>,
+    /// By which it is captured.
+    pub(crate) tap: Control,
     pub(crate) rx: RxBatch,
     pub(crate) tx: TxBatch<'static>,
 }
@@ -34,6 +37,15 @@ pub(crate) struct State {
     pub(crate) address: String,
     /// What was chosen when it was opened, or why it is absent.
     pub(crate) is: Result<String, String>,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.is {
+            Ok(_) => write!(f, "{} is", self.kind.name()),
+            Err(why) => write!(f, "{} is absent: {why}", self.kind.name()),
+        }
+    }
 }
 
 impl State {
@@ -50,10 +62,17 @@ impl State {
 }
 
 impl Port {
-    fn new(kind: Kind, datapath: Box<dyn Datapath>) -> Self {
+    pub(crate) fn new(kind: Kind, datapath: Box<dyn Datapath>) -> Self {
+        let tap = Tap::new(datapath);
+        let control = tap.control();
+        Self::tapped(kind, Box::new(tap), control)
+    }
+
+    /// One whose frames are captured further below.
+    fn tapped(kind: Kind, datapath: Box<dyn Datapath>, tap: Control) -> Self {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
-        Self { kind, datapath, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
+        Self { kind, datapath, tap, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
     }
 }
 
@@ -67,8 +86,11 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
     Ok(datapath)
 }
 
+/// What was opened: the datapath, by what it is captured, and what was chosen.
+type Opened = (Box<dyn Datapath>, Control, String);
+
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath) -> Result<(Box<dyn Datapath>, String), DatapathError> {
+fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -93,10 +115,12 @@ fn xdp(settings: &config::Datapath) -> Result<(Box<dyn Datapath>, String), Datap
         vlan: Vlan::Untagged,
     };
     let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(XdpDatapath::new(xdp), DatagramConfig { address, port: settings.port, gateway });
+    let xdp = Tap::new(XdpDatapath::new(xdp));
+    let mut datapath = Datagrams::new(xdp, DatagramConfig { address, port: settings.port, gateway });
     datapath.open()?;
-    let chosen = datapath.raw().chosen().map(ToString::to_string).unwrap_or_default();
-    Ok((Box::new(datapath), chosen))
+    let chosen = datapath.raw().inner().chosen().map(ToString::to_string).unwrap_or_default();
+    let tap = datapath.raw().control();
+    Ok((Box::new(datapath), tap, chosen))
 }
 
 /// Finds DPDK's object: what the configuration names, or the first of the usual places that has one.
@@ -116,7 +140,7 @@ fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
 }
 
 /// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name.
-fn dpdk(settings: &config::Datapath, at: usize) -> Result<(Box<dyn Datapath>, String), DatapathError> {
+fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError> {
     let Some(address) = settings.prefix() else {
         let reason = "network.datapath has no address".into();
         return Err(DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason });
@@ -131,10 +155,10 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<(Box<dyn Datapath>, St
         ..DpdkConfig::new(device)
     })?;
     let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(raw, DatagramConfig { address, port: settings.port, gateway });
+    let mut datapath = Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway });
     datapath.open()?;
-    let chosen = datapath.raw().describe();
-    Ok((Box::new(datapath), chosen))
+    let (chosen, tap) = (datapath.raw().inner().describe(), datapath.raw().control());
+    Ok((Box::new(datapath), tap, chosen))
 }
 
 /// Opens everything that the configuration names: the ports that there are, kernel UDP first, and what became of each.
@@ -153,9 +177,9 @@ pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(V
             _ => xdp(one),
         };
         let is = match opened {
-            Ok((datapath, chosen)) => {
+            Ok((datapath, tap, chosen)) => {
                 tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-                ports.push(Port::new(one.kind, over(one.kind, datapath)));
+                ports.push(Port::tapped(one.kind, over(one.kind, datapath), tap));
                 Ok(chosen)
             }
             Err(e) => {
