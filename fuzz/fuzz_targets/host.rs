@@ -41,7 +41,9 @@ fn word(a: u8, b: u8, c: u8) -> Body {
         }
         3 => Body::Withdraw(wire::Withdraw { sink }),
         4 => {
-            let sinks = (0..c >> 6).map(|n| id(b.wrapping_add(n)).to_vec()).collect();
+            // Many are longer than a frame.
+            let count = if c >> 6 == 3 { 250 } else { c >> 6 };
+            let sinks = (0..count).map(|n| id(b.wrapping_add(n)).to_vec()).collect();
             let gone = c & 32 != 0;
             Body::Source(wire::Source { epoch, domain, stream, qos: qos(c), channel, name, sinks, gone })
         }

@@ -3,13 +3,16 @@
 
 use insane::{Qos, Session};
 use insane_datapath::pcapng::{self, PACKET, SECTION, STATISTICS};
+use insane_runtime::config::Domain;
 use insane_tests_host::programs::{Said, program, run, wait};
 use insane_tests_host::{Host, Watchdog};
 use insane_tests_network::cables::{Cables, accelerated, ends};
-use insane_tests_network::{LIMIT, Process, eventually, law, law_holds, two};
+use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, two};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -157,10 +160,7 @@ fn wireshark_reads_what_two_runtimes_say_over_udp() {
     assert_eq!(summary["bytes"].as_u64(), std::fs::metadata(&file).ok().map(|m| m.len()));
     let kinds = blocks(&file);
     assert_eq!((kinds[0], kinds.last(), packets(&file)), (SECTION, Some(&STATISTICS), 60));
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions()) & 0o777,
-        0o600
-    );
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     // A captured interface is not the machine's: the datapath's name stands for it.
     let Some(lines) = shows_both_ways(&file, "udp", 60) else { return };
     assert!(lines.iter().all(|line| line.starts_with("INSANE")), "{lines:?}");
@@ -255,6 +255,43 @@ fn who_captures_and_dies_or_hangs_harms_nobody_and_of_a_runtime_that_dies_what_w
     let said = next.end();
     assert!(said.code() == 1 && said.out.contains("the runtime ended"), "{said:?}");
     assert!(packets(&file) > 0);
+}
+
+#[test]
+fn a_user_of_a_domain_may_not_capture() {
+    let _watchdog = Watchdog::start("capture", TEST);
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: to be another user takes root");
+        return;
+    }
+    let addresses = free_addresses(2);
+    let mut config = config("host-0", addresses[0], &addresses);
+    config.runtime.socket_mode = "666".into();
+    config.domains.insert("default".into(), Domain { all_users: true, ..Domain::default() });
+    let runtime = Process::start(PROGRAM, None, &config);
+    let _there = runtime.session("waits until it serves");
+    let dir = tempfile::tempdir().unwrap();
+    // Where another user can reach them.
+    let insane = dir.path().join("insane");
+    std::fs::copy(program("insane-cli", "insane"), &insane).unwrap();
+    let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    open(dir.path(), 0o777);
+    open(runtime.socket().parent().unwrap(), 0o755);
+    let as_nobody = |words: &str| {
+        let mut command = Command::new(&insane);
+        command
+            .arg("--socket")
+            .arg(runtime.socket())
+            .args(words.split(' '))
+            .current_dir(dir.path())
+            .uid(65_534)
+            .gid(65_534);
+        run(&mut command, LIMIT)
+    };
+    assert_eq!(as_nobody("status").code(), 0, "the user is of the domain: {:?}", as_nobody("status"));
+    let said = as_nobody("capture --datapath udp -w file --seconds 0");
+    assert!(said.code() == 1 && said.err.contains("only root and the runtime's own user"), "{said:?}");
+    assert!(!dir.path().join("file").exists(), "a file is left of nothing");
 }
 
 #[test]

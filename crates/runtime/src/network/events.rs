@@ -324,6 +324,7 @@ impl Hub {
 
     fn discard(&mut self, host: usize, lies: Lies, frame: Option<(u64, &[u8])>) -> u32 {
         match lies {
+            Lies::Slot { slot, .. } if self.hosts[host].long_words.take(slot).is_some() => 0,
             Lies::Slot { slot, .. } => {
                 let (domain, slot) = slot_of(slot);
                 if let Some(domain) = self.domains.get_mut(domain) {
@@ -382,8 +383,13 @@ impl Hub {
             }
         };
         if control {
-            if let Arrived::Bytes(bytes) = arrived {
-                self.heard(host, now, bytes);
+            match (arrived, lies) {
+                (Arrived::Bytes(bytes), _) => self.heard(host, now, bytes),
+                (_, Lies::Slot { slot, .. }) => {
+                    let word = self.hosts[host].long_words.take(slot);
+                    word.into_iter().for_each(|word| self.heard(host, now, &word));
+                }
+                _ => {}
             }
             self.hosts[host].lanes.advance(flow, message.sequence);
             self.hosts[host].lanes.consumed(flow, 1, len);

@@ -6,6 +6,7 @@ use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
 use crate::network::lanes::{FlowId, HOME, Lanes};
+use crate::network::long_words::LongWords;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
@@ -73,6 +74,7 @@ pub(crate) struct Host {
     control_sequence: u64,
     control_waiting: VecDeque<(u64, Outgoing)>,
     pub(crate) control_in: Option<FlowId>,
+    pub(crate) long_words: LongWords,
     pub(crate) flows: Vec<Option<OutFlow>>,
     pub(crate) by_epoch: HashMap<Epoch, usize>,
     pub(crate) by_number: HashMap<FlowId, usize>,
@@ -162,6 +164,7 @@ impl Host {
             control_sequence: 0,
             control_waiting: VecDeque::new(),
             control_in: None,
+            long_words: LongWords::default(),
             flows: Vec::new(),
             by_epoch: HashMap::new(),
             by_number: HashMap::new(),
@@ -593,7 +596,13 @@ mod tests {
                         self.now,
                         &there,
                         0,
-                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                        &mut Memory {
+                            domains: &mut [],
+                            incoming: &none,
+                            lane: HOME,
+                            control: None,
+                            long_words: &mut LongWords::default(),
+                        },
                     );
                     there.clear();
                 }
@@ -602,7 +611,13 @@ mod tests {
                         self.now,
                         &here,
                         0,
-                        &mut Memory { domains: &mut [], incoming: &none, lane: HOME },
+                        &mut Memory {
+                            domains: &mut [],
+                            incoming: &none,
+                            lane: HOME,
+                            control: None,
+                            long_words: &mut LongWords::default(),
+                        },
                     );
                     here.clear();
                 }

@@ -10,6 +10,7 @@ use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, Incoming, path_config};
 use crate::network::lanes::{FlowId, HOME};
+use crate::network::long_words::LongWords;
 use crate::network::ports::Port;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
@@ -316,8 +317,9 @@ impl Hub {
             };
             let strays = {
                 let heads = &self.ports[port].rx.heads[landed.heads.clone()];
-                let Host { lanes, incoming, .. } = &mut self.hosts[*host];
-                let mut store = Memory { domains: &mut self.domains, incoming, lane: port };
+                let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[*host];
+                let control = *control_in;
+                let mut store = Memory { domains: &mut self.domains, incoming, lane: port, control, long_words };
                 let Some(path) = lanes.path(port) else { continue };
                 path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
             };
@@ -340,8 +342,8 @@ impl Hub {
         let token = self.next_frame;
         self.next_frame += 1;
         reach(Step::Receive);
-        let Host { lanes, incoming, .. } = &mut self.hosts[host];
-        let mut store = Memory { domains: &mut self.domains, incoming, lane };
+        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[host];
+        let mut store = Memory { domains: &mut self.domains, incoming, lane, control: *control_in, long_words };
         let Some(path) = lanes.path(lane) else { return };
         let receipt = path.receive(now, frame, token, &mut store);
         let used = self.events(host, now, Some((token, frame)));
@@ -546,6 +548,9 @@ pub(crate) struct Memory<'a> {
     pub(crate) incoming: &'a HashMap<FlowId, Incoming>,
     /// Whose flows' numbers are meant.
     pub(crate) lane: usize,
+    /// The host's control flow.
+    pub(crate) control: Option<FlowId>,
+    pub(crate) long_words: &'a mut LongWords,
 }
 
 /// A slot's name.
@@ -559,13 +564,20 @@ pub(crate) fn slot_of(name: u64) -> (usize, SlotId) {
 }
 
 impl Store for Memory<'_> {
-    fn reserve(&mut self, flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
-        let domain = self.incoming.get(&FlowId { lane: self.lane, number: flow })?.domain;
+    fn reserve(&mut self, flow: u32, bytes: u32, urgent: bool) -> Option<u64> {
+        let flow = FlowId { lane: self.lane, number: flow };
+        if self.control == Some(flow) {
+            return self.long_words.reserve(bytes, urgent);
+        }
+        let domain = self.incoming.get(&flow)?.domain;
         let slot = self.domains.get_mut(domain)?.take_slot(bytes)?;
         Some(name_of(domain, slot))
     }
 
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        if self.long_words.fill(slot, at, bytes) {
+            return;
+        }
         let (domain, slot) = slot_of(slot);
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let to = self.domains.get_mut(domain).and_then(|d| d.slab.bytes_mut(slot, at, len));
@@ -573,8 +585,9 @@ impl Store for Memory<'_> {
     }
 
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        let word = self.long_words.get(slot, at, len);
         let (domain, slot) = slot_of(slot);
-        let from = self.domains.get(domain).and_then(|d| d.slab.written(slot, at, len));
+        let from = word.or_else(|| self.domains.get(domain).and_then(|d| d.slab.written(slot, at, len)));
         out.extend_from_slice(from.unwrap_or(&[]));
     }
 }
@@ -596,8 +609,8 @@ impl Place for Placer<'_> {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
         let at = *self.by_address.get(&(self.port, peeked.from))?;
-        let Host { lanes, incoming, .. } = &mut self.hosts[at];
-        let mut store = Memory { domains: self.domains, incoming, lane: self.port };
+        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
+        let mut store = Memory { domains: self.domains, incoming, lane: self.port, control: *control_in, long_words };
         let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
         // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
         // may be strays, whose bytes are still to be taken from there.

@@ -18,6 +18,7 @@
 //! | `egress` | what goes first |
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `directory` | who has which sinks |
+//! | `long_words` | what another host says in more than one frame |
 //! | `discovery` | which hosts there are |
 //! | `stand` | the thread's state between a made-up host and made-up sessions, for tests and fuzzing |
 
@@ -35,6 +36,7 @@ mod hub;
 mod intake;
 mod lanes;
 mod links;
+mod long_words;
 mod moves;
 mod outlet;
 mod ports;

@@ -32,6 +32,9 @@ const SESSIONS: Conn = 2;
 /// How many made-up sessions there are, one stream each; those of odd numbers are reliable.
 pub const SESSION_COUNT: u64 = 4;
 
+/// The largest frame, in bytes: some words are longer.
+const MAX_FRAME: usize = 2048;
+
 /// Another host's address that nobody has been told of.
 const STRANGER: ([u8; 4], u16) = ([127, 0, 0, 9], 7409);
 
@@ -48,7 +51,7 @@ struct Wire {
 impl Datapath for Wire {
     fn capabilities(&self) -> Capabilities {
         // So that frames need no check of their own, and those made up are taken.
-        let mut can = Capabilities::plain("stand", 65_507);
+        let mut can = Capabilities::plain("stand", MAX_FRAME);
         can.detects_changes = true;
         can
     }
@@ -216,7 +219,7 @@ impl Stand {
         let port = Port::new(Kind::Udp, Box::new(wire));
         let hub = Hub::new(settings.clone(), ("here".into(), 1), (vec![port], Vec::new()), vec![domain], ends);
         let now = Duration::from_secs(1);
-        let peer_config = path_config(&settings, 2, 65_507, true);
+        let peer_config = path_config(&settings, 2, MAX_FRAME, true);
         let mut stand = Self {
             hub: hub.expect("an epoll set"),
             core,
@@ -429,7 +432,7 @@ impl Stand {
             sinks: hub.sinks.len() + hub.later.len() + usize::from(hub.directory.knows(0)),
             sources: remotes + host.postponed.len(),
             wants: hub.wants.len(),
-            under_way: hub.underway.len() + host.frames.len(),
+            under_way: hub.underway.len() + host.frames.len() + host.long_words.len(),
             notes: host.ready.len() + host.refused.len() + host.requested.len() + host.incoming.len(),
             in_the_core: self.core.sessions.get(&NETWORK).map_or(0, crate::core::Session::endpoints),
         }
@@ -581,6 +584,12 @@ mod tests {
     use insane_wire::encode;
     use insane_wire::host::{self as wire, ToHost, to_host::Body};
 
+    fn reliable_qos() -> Qos {
+        let mut qos = Qos::default();
+        qos.set_reliability(Reliability::Reliable);
+        qos
+    }
+
     fn word(body: Body) -> Vec<u8> {
         encode(&ToHost { body: Some(body) })
     }
@@ -629,6 +638,24 @@ mod tests {
         assert!(stand.is_connected());
         stand.frame(b"hello", true);
         assert_eq!(stand.strangers(), 1);
+    }
+
+    #[test]
+    fn words_that_are_longer_than_a_frame_are_heard() {
+        let mut stand = Stand::new();
+        let (stream, sinks) = (stream_name(1).to_owned(), (0..600u16).map(|n| [n.to_le_bytes(); 8].concat()).collect());
+        let qos = Some(reliable_qos());
+        let epoch = vec![4; 16];
+        let about =
+            wire::Source { epoch, domain: "default".into(), stream, qos, channel: 6, sinks, ..Default::default() };
+        let long = word(Body::Source(about));
+        assert!(long.len() > 2 * MAX_FRAME, "{}", long.len());
+        stand.say(&long);
+        stand.pass(Duration::from_secs(1));
+        assert_eq!((stand.holds().sources, stand.holds().under_way, stand.strays()), (1, 0, 0), "{stand:?}");
+        // And so is what is said after it.
+        stand.say(&announce(3, 5));
+        assert_eq!(stand.holds().sinks, 2);
     }
 
     #[test]
