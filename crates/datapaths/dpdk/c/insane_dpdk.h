@@ -23,6 +23,7 @@ struct choice {
     uint32_t mtu; /* 0: the interface's, or 1500 */
     uint32_t buffers;
     uint32_t ring;
+    bool interrupts; /* a card's receive interrupts may be relied on */
 };
 
 struct insane_datapath_port {
@@ -39,7 +40,7 @@ struct insane_datapath_port {
     uint32_t max_frame;
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
     int wake;       /* -1: it can only be polled */
-    bool wake_counts, armed;
+    bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;
     struct rte_mbuf *stash[STASH]; /* received when it was armed */
     uint32_t stashed;

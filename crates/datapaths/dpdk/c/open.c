@@ -184,8 +184,8 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     port->gathers = copies_at_once(port);
     if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
         conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-    bool wakes = port->physical || strcmp(port->driver, "net_tap") == 0;
-    conf.intr_conf.rxq = wakes;
+    port->wakes = port->physical ? port->choice.interrupts : strcmp(port->driver, "net_tap") == 0;
+    conf.intr_conf.rxq = port->wakes;
     eal_log_mark();
     result = rte_eth_dev_configure(port->id, 1, 1, &conf);
     uint16_t receive = (uint16_t)port->choice.ring, send = (uint16_t)port->choice.ring;
@@ -227,7 +227,7 @@ static void find_wake(insane_datapath_port *port)
 {
     char link[32], target[64];
     port->wake = -1;
-    if (!port->physical && strcmp(port->driver, "net_tap") != 0)
+    if (!port->wakes)
         return;
     port->wake = rte_eth_dev_rx_intr_ctl_q_get_fd(port->id, 0);
     if (port->wake < 0) {

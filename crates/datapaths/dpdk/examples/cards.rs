@@ -4,7 +4,8 @@
 //! cards /usr/local/lib/insane/libinsane_dpdk.so 0000:01:00.0 0000:01:00.1 [EAL ARGUMENTS]
 //! ```
 //!
-//! Cards must be bound to vfio-pci. It ends with 0 when they conform, and panics with what they do not do.
+//! Cards must be bound to vfio-pci. Their interrupts are relied on: where a sleeper is not woken, `--in-memory
+//! --single-file-segments --vfio-intr=msi` may help; else they are to be polled. It ends with 0 when they conform, and panics with what they do not do.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ fn main() {
     let dpdk = Dpdk::load(object).unwrap_or_else(|e| panic!("{e}"));
     let open = |device: &String, end: u8| {
         let (station, eal) = (Some([2, 0x94, 0, 0, 0, end]), (!eal.is_empty()).then(|| eal.join(" ")));
-        let config = DpdkConfig { station, eal, ..DpdkConfig::new(device) };
+        let config = DpdkConfig { station, eal, interrupts: true, ..DpdkConfig::new(device) };
         let mut port = dpdk.port(&config).unwrap_or_else(|e| panic!("{e}"));
         port.open().unwrap_or_else(|e| panic!("{e}"));
         println!("{}", port.describe());

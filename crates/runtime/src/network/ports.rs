@@ -128,6 +128,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<(Box<dyn Datapath>, St
         station: settings.mac(),
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
         buffers: settings.frames,
+        interrupts: settings.interrupts,
         ..DpdkConfig::new(device)
     })?;
     let gateway = settings.gateway.parse().ok();
