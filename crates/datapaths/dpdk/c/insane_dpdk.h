@@ -23,6 +23,7 @@ struct choice {
     uint32_t mtu; /* 0: the interface's, or 1500 */
     uint32_t buffers;
     uint32_t ring;
+    bool interrupts; /* a card's receive interrupts may be relied on */
 };
 
 struct insane_datapath_port {
@@ -39,7 +40,7 @@ struct insane_datapath_port {
     uint32_t max_frame;
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
     int wake;       /* -1: it can only be polled */
-    bool wake_counts, armed;
+    bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;
     struct rte_mbuf *stash[STASH]; /* received when it was armed */
     uint32_t stashed;
@@ -67,8 +68,14 @@ const char *eal_log_last(void);
 /* This thread gets caches of its own; cheap when it has them. */
 void eal_thread(void);
 
-/* Does something with a port in the thread that handles its device's events, and waits for it. */
+/* For ports of memif alone, whose peers' messages are handled only in `eal_memif_serve` and in calls that wait for something in the
+ * thread that handles them. A burst is put between its two calls. */
+void eal_memif_comes(void);
+void eal_memif_goes(void);
+void eal_memif_serve(void);
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port);
+void eal_burst_begins(void);
+void eal_burst_ends(void);
 
 /* open.c */
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity);

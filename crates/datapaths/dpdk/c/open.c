@@ -170,7 +170,6 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     snprintf(port->driver, sizeof port->driver, "%s", info.driver_name);
     uint32_t mtu = port->max_frame - RTE_ETHER_HDR_LEN;
     bool interface = port->membership >= 0;
-    port->memif = strcmp(port->driver, "net_memif") == 0;
     /* Those say 1518 and carry what their buffers hold. */
     if (!port->memif && strcmp(port->driver, "net_af_packet") != 0) {
         if (info.max_mtu < mtu && !(interface && port->choice.mtu == 0))
@@ -184,8 +183,8 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     port->gathers = copies_at_once(port);
     if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
         conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-    bool wakes = port->physical || strcmp(port->driver, "net_tap") == 0;
-    conf.intr_conf.rxq = wakes;
+    port->wakes = port->physical ? port->choice.interrupts : strcmp(port->driver, "net_tap") == 0;
+    conf.intr_conf.rxq = port->wakes;
     eal_log_mark();
     result = rte_eth_dev_configure(port->id, 1, 1, &conf);
     uint16_t receive = (uint16_t)port->choice.ring, send = (uint16_t)port->choice.ring;
@@ -227,7 +226,7 @@ static void find_wake(insane_datapath_port *port)
 {
     char link[32], target[64];
     port->wake = -1;
-    if (!port->physical && strcmp(port->driver, "net_tap") != 0)
+    if (!port->wakes)
         return;
     port->wake = rte_eth_dev_rx_intr_ctl_q_get_fd(port->id, 0);
     if (port->wake < 0) {
@@ -252,6 +251,9 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
     port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + RTE_ETHER_HDR_LEN;
     if ((starts(port->name, "net_af_packet") || starts(port->name, "net_af_xdp")) && join_interface(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
+    port->memif = starts(port->name, "net_memif");
+    if (port->memif)
+        eal_memif_comes();
     if (attach(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     if (configure(port, error, capacity) != 0)
@@ -287,6 +289,8 @@ static void close_locked(insane_datapath_port *port)
         else
             detach(port);
     }
+    if (port->memif)
+        eal_memif_goes();
     rte_mempool_free(port->rx);
     rte_mempool_free(port->tx);
     rte_mempool_free(port->lend);

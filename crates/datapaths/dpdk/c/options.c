@@ -45,7 +45,11 @@ int choice_set(struct choice *choice, const char *key, const char *value, char *
         return number(&choice->buffers, value, 256, 262144) == 0 ? 0 : wrong(error, capacity, "buffers must be 256 to 262144", value);
     if (strcmp(key, "ring") == 0)
         return number(&choice->ring, value, 64, 8192) == 0 ? 0 : wrong(error, capacity, "ring must be 64 to 8192", value);
-    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring", key);
+    if (strcmp(key, "interrupts") == 0) {
+        choice->interrupts = strcmp(value, "yes") == 0;
+        return choice->interrupts || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "interrupts must be yes or no", value);
+    }
+    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts", key);
 }
 
 int choice_check(const struct choice *choice, char *error, size_t capacity)

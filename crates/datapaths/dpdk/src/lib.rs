@@ -47,13 +47,24 @@ pub struct DpdkConfig {
     pub buffers: u32,
     /// Entries of each ring of a card, 64 to 8192; rounded to what it can have.
     pub ring: u16,
+    /// Whether a card's receive interrupts may be relied on. Some drivers offer them where they never come: the 82574's by MSI-X, for
+    /// one, which takes `--vfio-intr=msi` among the arguments. The example `cards` tells. Without them it can only be polled.
+    pub interrupts: bool,
 }
 
 impl DpdkConfig {
-    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries.
+    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
-        Self { device: device.into(), station: None, mtu: None, eal: None, buffers: 4096, ring: 1024 }
+        Self {
+            device: device.into(),
+            station: None,
+            mtu: None,
+            eal: None,
+            buffers: 4096,
+            ring: 1024,
+            interrupts: false,
+        }
     }
 }
 
@@ -84,6 +95,7 @@ impl Dpdk {
         let mut options = vec![("device", config.device.clone())];
         options.push(("buffers", config.buffers.to_string()));
         options.push(("ring", config.ring.to_string()));
+        options.push(("interrupts", if config.interrupts { "yes" } else { "no" }.to_owned()));
         if let Some(station) = config.station {
             options.push(("address", insane_datapath::Address::Ethernet(station).to_string()));
         }

@@ -71,6 +71,8 @@ pub struct Datapath {
     pub frames: u32,
     /// DPDK's device: a virtual one with its arguments, or a PCI address; empty: AF_PACKET on `interface`.
     pub device: String,
+    /// Whether the interrupts of DPDK's card may be relied on.
+    pub interrupts: bool,
     /// Arguments for DPDK's environment; empty: by the kind of device.
     pub eal: String,
     /// The path of `libinsane_dpdk.so`; empty: the usual places.
@@ -104,6 +106,7 @@ impl Default for Datapath {
             queues: Vec::new(),
             frames: 4096,
             device: String::new(),
+            interrupts: false,
             eal: String::new(),
             library: String::new(),
         }
@@ -161,6 +164,9 @@ impl Datapath {
         let quoted = |text: &str| format!("\"{text}\"");
         if self.kind != Kind::Dpdk {
             let keys = [("device", &self.device), ("eal", &self.eal), ("library", &self.library)];
+            if self.interrupts {
+                return Some(("interrupts", "true".into(), "nothing: it is for kind = \"dpdk\""));
+            }
             let (key, value) = keys.into_iter().find(|(_, value)| !value.is_empty())?;
             return Some((key, quoted(value), "nothing: it is for kind = \"dpdk\""));
         }
@@ -321,6 +327,7 @@ mod tests {
             ("[[network.datapath]]\nkind = \"udp\"", "kernel UDP is always there"),
             ("[[network.datapath]]\nkind = \"rdma\"", "rdma"),
             ("[[network.datapath]]\nkind = \"dpdk\"", "network.datapath[0].interface"),
+            (&format!("{ONE}interrupts = true"), "network.datapath[0].interrupts"),
             (&format!("{ONE}eal = \"--no-huge\""), "network.datapath[0].eal"),
             (&format!("{ONE}device = \"net_null0\""), "it is for kind = \"dpdk\""),
             (&dpdk("device = \"net_null0\"\ninterface = \"eth0\""), "a device instead of an interface"),

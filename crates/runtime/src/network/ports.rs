@@ -152,6 +152,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         station: settings.mac(),
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
         buffers: settings.frames,
+        interrupts: settings.interrupts,
         ..DpdkConfig::new(device)
     })?;
     let gateway = settings.gateway.parse().ok();
