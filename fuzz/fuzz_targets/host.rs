@@ -47,7 +47,7 @@ fn word(a: u8, b: u8, c: u8) -> Body {
             let gone = c & 32 != 0;
             Body::Source(wire::Source { epoch, domain, stream, qos: qos(c), channel, name, sinks, gone })
         }
-        5 => Body::Ready(wire::Ready { epoch, sink }),
+        5 => Body::Ready(wire::Ready { epoch, sink, join: u32::from(c & 15), answer: c & 128 != 0 }),
         6 => Body::Report(wire::Report { epoch, sink, delivered: c.into(), sink_full: (c & 3).into(), ..Default::default() }),
         _ => Body::Refused(wire::Refused { sink, reasons: vec!["a reason".into(); (c & 15).into()] }),
     }

@@ -182,6 +182,9 @@ pub struct Ready {
     /// Its number among the sinks of its host that joined the source, from 1; 0 while it has none. Messages say it modulo 256.
     #[prost(uint32, tag = "3")]
     pub join: u32,
+    /// It comes from the source's host.
+    #[prost(bool, tag = "4")]
+    pub answer: bool,
 }
 
 /// What became, until now, of the messages of one source for one sink. Every number only rises.

@@ -353,7 +353,8 @@ fn a_queue_that_is_busy_is_waited_for_but_not_for_ever() {
     let patient = XdpConfig { patience: Duration::from_secs(20), ..on };
     let xdp = std::thread::scope(|scope| {
         let opens = scope.spawn(|| cable.open(0, &patient));
-        std::thread::sleep(Duration::from_millis(300));
+        // It is a while before the other comes to the queue.
+        std::thread::sleep(Duration::from_secs(1));
         drop(held);
         opens.join().expect("it opens")
     });

@@ -199,7 +199,7 @@ impl Hub {
                     let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
                     let (host, epoch) = (remote.host, remote.epoch);
                     tracing::debug!(me = self.own_name, %epoch, %sink, "attached here");
-                    let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: 0 };
+                    let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: 0, answer: false };
                     self.hosts[host].say(Body::Ready(ready), &mut self.underway);
                     self.try_accept(host, epoch);
                 }

@@ -88,6 +88,8 @@ pub(crate) struct Tap {
     /// it, so that what comes is for it.
     pub(crate) number: Option<u8>,
     joined: bool,
+    /// The source's host has said whether it has a number for it.
+    pub(crate) answered: bool,
     /// Messages that were given to its link.
     given: u64,
     finished: u64,
@@ -269,6 +271,7 @@ impl Remote {
             number: None,
             // One that comes back to its source by this runtime was let in by the one before.
             joined: self.expected.0.contains(&sink),
+            answered: false,
             given: 0,
             finished: 0,
             sequences: VecDeque::new(),
@@ -291,7 +294,9 @@ impl Remote {
     pub(crate) fn is_attached(&self) -> bool {
         let expected = &self.expected.0;
         let is_there = |s: &SinkId| self.taps.iter().any(|t| t.sink == *s && t.state != TapState::Opening);
-        self.taps.iter().any(|t| t.state == TapState::Open) && expected.iter().all(is_there)
+        // A message may come at once that was emitted for one that had its number from what was here before.
+        let mut open = self.taps.iter().filter(|t| t.state == TapState::Open).peekable();
+        open.peek().is_some() && open.all(|t| t.answered || t.joined) && expected.iter().all(is_there)
     }
 
     /// Whether nothing more will come of it.

@@ -120,10 +120,12 @@ impl Hub {
             Body::Ready(ready) => {
                 let key = Epoch::from_bytes(&ready.epoch).zip(SinkId::from_bytes(&ready.sink));
                 if let Some((epoch, sink)) = key {
-                    if self.sinks.get(&sink).is_some_and(|s| s.host == host) || ready.join == 0 {
-                        self.ready(host, epoch, sink, ready.join);
-                    } else {
+                    if ready.answer {
                         self.numbered(host, epoch, sink, ready.join);
+                    } else if !self.ready(host, epoch, sink, ready.join) && ready.join == 0 {
+                        // Nobody wants it, or not yet.
+                        let none = wire::Ready { answer: true, ..ready.clone() };
+                        self.hosts[host].say(Body::Ready(none), &mut self.underway);
                     }
                 }
             }
@@ -170,8 +172,9 @@ impl Hub {
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
-                let words: Vec<_> =
-                    attached.map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink, join: 0 }).collect();
+                let words: Vec<_> = attached
+                    .map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink, join: 0, answer: false })
+                    .collect();
                 words.into_iter().for_each(|w| self.hosts[host].say(Body::Ready(w), &mut self.underway));
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
@@ -235,35 +238,43 @@ impl Hub {
         late.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
     }
 
-    /// A sink of this host joins a source of another as number `join`: it takes the first message that says so, and what follows.
+    /// A sink of this host joins a source of another as number `join`: it takes the first message that says so, and what follows. 0:
+    /// it has no number yet.
     fn numbered(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         let mut remotes = remotes.filter(|r| r.epoch == epoch && r.host == host && !r.closing);
         let tap = remotes.find_map(|r| r.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Open));
         let Some(tap) = tap else { return };
-        tap.number.get_or_insert(join as u8);
-        let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join };
-        self.hosts[host].say(Body::Ready(word), &mut self.underway);
+        tap.answered = true;
+        if join != 0 {
+            tap.number.get_or_insert(join as u8);
+            let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join, answer: false };
+            self.hosts[host].say(Body::Ready(word), &mut self.underway);
+        }
+        self.try_accept(host, epoch);
     }
 
     /// A sink of a host can get what a local source emits. It is given a number, in whose order sinks join; once its host has that
-    /// as well and says so (`join`), the source's session is told.
-    fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
+    /// as well and says so (`join`), the source's session is told. Returns whether it has a number.
+    fn ready(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) -> bool {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         // One that is gone was taken from its source's session already, which is not to hear of it again.
-        if self.sinks.get(&sink).is_none_or(|s| s.host != host) || one.ready.len() >= MAX_READY {
+        let comes =
+            |c: &Change| matches!(c, Change::Added { sink: s, host: h } if s.sink == sink.to_bytes() && *h == host);
+        let known = self.sinks.get(&sink).map(|s| s.host == host);
+        if !known.unwrap_or_else(|| self.later.iter().any(comes)) || one.ready.len() >= MAX_READY {
             one.stray += 1;
-            return;
+            return false;
         }
         one.ready.insert((epoch, sink));
-        let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return };
-        let Some(is) = one.accounts[account].as_mut() else { return };
+        let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return false };
+        let Some(is) = one.accounts[account].as_mut() else { return false };
         if (join == 0 && is.was_attached) || (join != 0 && is.number == join) {
             is.is_attached_again();
         }
         if is.closing || (join != 0 && is.number != join) {
-            return;
+            return false;
         }
         if join == 0 {
             // Messages may say the number that it has.
@@ -272,23 +283,23 @@ impl Hub {
                 *last = last.wrapping_add(1).max(1);
                 is.number = *last;
             }
-            let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: is.number };
-            one.say(Body::Ready(word), &mut self.underway);
-            return;
+            let (join, epoch, sink) = (is.number, epoch.to_bytes(), sink.to_bytes());
+            one.say(Body::Ready(wire::Ready { epoch, sink, join, answer: true }), &mut self.underway);
+            return true;
         }
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
-        let Some(intake) = self.domains[at].intakes[link].as_mut() else { return };
-        let Some(of) = intake.sources.get_mut(&source) else { return };
+        let Some(intake) = self.domains[at].intakes[link].as_mut() else { return false };
+        let Some(of) = intake.sources.get_mut(&source) else { return false };
         let is_it = |s: &Sink| s.account == account && s.id == sink && s.end.is_none();
-        let Some(route) = of.routes.iter_mut().find(|r| r.sinks.iter().any(is_it)) else { return };
-        let Some(entry) = route.sinks.iter_mut().find(|s| is_it(s)) else { return };
+        let Some(route) = of.routes.iter_mut().find(|r| r.sinks.iter().any(is_it)) else { return false };
+        let Some(entry) = route.sinks.iter_mut().find(|s| is_it(s)) else { return false };
         entry.number = join as u8;
         if entry.open {
             // It comes back with the next runtime of its host.
             if entry.joined {
                 route.joined = Some(later(route.joined, entry.number));
             }
-            return;
+            return false;
         }
         of.joins = of.joins.wrapping_add(1);
         (entry.open, entry.join) = (true, of.joins);
@@ -297,6 +308,7 @@ impl Hub {
         let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
         let effective = self.choose(host, qos).effective;
         self.tell_effective(at, link, host, effective);
+        true
     }
 
     /// Tells a source's session what its stream gets towards a host, when that has changed.
