@@ -15,19 +15,19 @@
 
 static uint64_t cycles(uint64_t ms) { return rte_get_tsc_hz() / 1000 * ms; }
 
-static void restart(insane_datapath_port *port)
-{
-    if (port->started)
-        rte_eth_dev_stop(port->id);
-    port->started = rte_eth_dev_start(port->id) == 0;
-}
+static void stop(insane_datapath_port *port) { rte_eth_dev_stop(port->id); }
+static void start(insane_datapath_port *port) { port->started = rte_eth_dev_start(port->id) == 0; }
 
 bool port_start(insane_datapath_port *port)
 {
+    /* One after the other: the interrupt thread may have an event in hand of the connection that is given up, and would take it for
+     * one of the new connection, if that got the same descriptor meanwhile. */
+    if (port->memif && port->started)
+        eal_run(stop, port);
     if (port->memif)
-        eal_run(restart, port);
+        eal_run(start, port);
     else
-        restart(port);
+        start(port);
     port->retry = rte_rdtsc() + cycles(port->started ? RECONNECT_MS : REFUSED_MS);
     return port->started;
 }
