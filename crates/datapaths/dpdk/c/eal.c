@@ -203,7 +203,9 @@ static void run(void *context)
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port)
 {
     struct job job = { act, port, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
-    if (rte_eal_alarm_set(1, run, &job) != 0) {
+    /* Late enough not to run right after an earlier one: the thread may have an event in hand of what that has closed, and would take it
+     * for one of what this opens under the same descriptor. */
+    if (rte_eal_alarm_set(2000, run, &job) != 0) {
         act(port);
         return;
     }
