@@ -180,113 +180,37 @@ void eal_thread(void)
     }
 }
 
-/* memif's driver handles its peer's messages in the EAL's interrupt thread, without a lock: it unmaps a region while a burst reads it,
- * and frees a device's state while that is closed elsewhere. So as long as there are ports of memif that thread is parked in an alarm,
- * and let run for a moment only by someone who holds `bursts` for writing, when nobody is in a burst. */
-static pthread_rwlock_t bursts;
-static pthread_once_t bursts_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t park_changed = PTHREAD_COND_INITIALIZER;
-static unsigned memifs;             /* ports */
-static bool parking, parked, go;    /* it parks at all; it is parked; it may run */
-
-static void make_bursts(void)
-{
-    pthread_rwlockattr_t attributes;
-    pthread_rwlockattr_init(&attributes);
-    /* Whoever polls without pause must not keep the writers out. */
-    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&bursts, &attributes);
-}
-
-static void park(void *unused)
-{
-    (void)unused;
-    pthread_mutex_lock(&park_lock);
-    bool ends = memifs == 0;
-    parking = !ends;
-    parked = !ends;
-    pthread_cond_broadcast(&park_changed);
-    while (!ends && !go)
-        pthread_cond_wait(&park_changed, &park_lock);
-    go = parked = false;
-    pthread_mutex_unlock(&park_lock);
-    /* What is ready besides comes in between. */
-    if (!ends)
-        rte_eal_alarm_set(1, park, NULL);
-}
-
-/* Lets the interrupt thread handle what there is, and waits until it is parked again. `bursts` is held for writing. */
-static void let_run(void)
-{
-    pthread_mutex_lock(&park_lock);
-    go = parked;
-    pthread_cond_broadcast(&park_changed);
-    while (parking && (go || !parked))
-        pthread_cond_wait(&park_changed, &park_lock);
-    pthread_mutex_unlock(&park_lock);
-}
-
-void eal_memif_comes(void)
-{
-    pthread_once(&bursts_once, make_bursts);
-    pthread_rwlock_wrlock(&bursts);
-    pthread_mutex_lock(&park_lock);
-    memifs++;
-    if (!parking && rte_eal_alarm_set(1, park, NULL) == 0)
-        parking = true;
-    pthread_mutex_unlock(&park_lock);
-    let_run();
-    pthread_rwlock_unlock(&bursts);
-}
-
-void eal_memif_goes(void)
-{
-    pthread_rwlock_wrlock(&bursts);
-    pthread_mutex_lock(&park_lock);
-    memifs--;
-    pthread_mutex_unlock(&park_lock);
-    let_run();
-    pthread_rwlock_unlock(&bursts);
-}
-
-void eal_memif_serve(void)
-{
-    pthread_rwlock_wrlock(&bursts);
-    let_run();
-    pthread_rwlock_unlock(&bursts);
-}
-
-void eal_burst_begins(void) { pthread_rwlock_rdlock(&bursts); }
-void eal_burst_ends(void) { pthread_rwlock_unlock(&bursts); }
-
 struct job {
     void (*act)(insane_datapath_port *port);
     insane_datapath_port *port;
-    bool done; /* under park_lock */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool done;
 };
 
 static void run(void *context)
 {
     struct job *job = context;
     job->act(job->port);
-    pthread_mutex_lock(&park_lock);
+    pthread_mutex_lock(&job->lock);
     job->done = true;
-    pthread_mutex_unlock(&park_lock);
+    pthread_cond_signal(&job->ended);
+    pthread_mutex_unlock(&job->lock);
 }
 
+/* memif's control messages are handled by the EAL's interrupt thread, without a lock against being stopped or closed elsewhere
+ * meanwhile; alarms run in the same thread, so nothing is under way then. */
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port)
 {
-    struct job job = { act, port, false };
-    pthread_rwlock_wrlock(&bursts);
-    bool done = rte_eal_alarm_set(1, run, &job) != 0;
-    if (done)
+    struct job job = { act, port, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
+    /* Late enough not to run right after an earlier one: the thread may have an event in hand of what that has closed, and would take it
+     * for one of what this opens under the same descriptor. */
+    if (rte_eal_alarm_set(2000, run, &job) != 0) {
         act(port);
-    while (!done) {
-        let_run();
-        pthread_mutex_lock(&park_lock);
-        done = job.done;
-        pthread_mutex_unlock(&park_lock);
+        return;
     }
-    pthread_rwlock_unlock(&bursts);
+    pthread_mutex_lock(&job.lock);
+    while (!job.done)
+        pthread_cond_wait(&job.ended, &job.lock);
+    pthread_mutex_unlock(&job.lock);
 }

@@ -68,14 +68,8 @@ const char *eal_log_last(void);
 /* This thread gets caches of its own; cheap when it has them. */
 void eal_thread(void);
 
-/* For ports of memif alone, whose peers' messages are handled only in `eal_memif_serve` and in calls that wait for something in the
- * thread that handles them. A burst is put between its two calls. */
-void eal_memif_comes(void);
-void eal_memif_goes(void);
-void eal_memif_serve(void);
+/* Does something with a port in the thread that handles its device's events, and waits for it. */
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port);
-void eal_burst_begins(void);
-void eal_burst_ends(void);
 
 /* open.c */
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity);

@@ -170,6 +170,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     snprintf(port->driver, sizeof port->driver, "%s", info.driver_name);
     uint32_t mtu = port->max_frame - RTE_ETHER_HDR_LEN;
     bool interface = port->membership >= 0;
+    port->memif = strcmp(port->driver, "net_memif") == 0;
     /* Those say 1518 and carry what their buffers hold. */
     if (!port->memif && strcmp(port->driver, "net_af_packet") != 0) {
         if (info.max_mtu < mtu && !(interface && port->choice.mtu == 0))
@@ -251,9 +252,6 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
     port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + RTE_ETHER_HDR_LEN;
     if ((starts(port->name, "net_af_packet") || starts(port->name, "net_af_xdp")) && join_interface(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
-    port->memif = starts(port->name, "net_memif");
-    if (port->memif)
-        eal_memif_comes();
     if (attach(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     if (configure(port, error, capacity) != 0)
@@ -289,8 +287,6 @@ static void close_locked(insane_datapath_port *port)
         else
             detach(port);
     }
-    if (port->memif)
-        eal_memif_goes();
     rte_mempool_free(port->rx);
     rte_mempool_free(port->tx);
     rte_mempool_free(port->lend);

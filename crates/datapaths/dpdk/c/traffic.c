@@ -7,28 +7,27 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The link is looked at every 5 ms, that of memif when it is up every 20, because others are held up meanwhile; what connects to a server connects anew after 300 ms without one, or 10 ms if it was refused.
+/* The link is looked at every 5 ms; what connects to a server connects anew after 300 ms without one, or 10 ms if it was refused.
  * Connecting takes DPDK's own thread some messages, and being stopped meanwhile does it no good. */
 #define LOOK_MS 5
-#define MEMIF_LOOK_MS 20
 #define REFUSED_MS 10
 #define RECONNECT_MS 300
 
 static uint64_t cycles(uint64_t ms) { return rte_get_tsc_hz() / 1000 * ms; }
 
-static void restart(insane_datapath_port *port)
-{
-    if (port->started)
-        rte_eth_dev_stop(port->id);
-    port->started = rte_eth_dev_start(port->id) == 0;
-}
+static void stop(insane_datapath_port *port) { rte_eth_dev_stop(port->id); }
+static void start(insane_datapath_port *port) { port->started = rte_eth_dev_start(port->id) == 0; }
 
 bool port_start(insane_datapath_port *port)
 {
+    /* One after the other: the interrupt thread may have an event in hand of the connection that is given up, and would take it for
+     * one of the new connection, if that got the same descriptor meanwhile. */
+    if (port->memif && port->started)
+        eal_run(stop, port);
     if (port->memif)
-        eal_run(restart, port);
+        eal_run(start, port);
     else
-        restart(port);
+        start(port);
     port->retry = rte_rdtsc() + cycles(port->started ? RECONNECT_MS : REFUSED_MS);
     return port->started;
 }
@@ -38,10 +37,8 @@ void port_look(insane_datapath_port *port)
     uint64_t now = rte_rdtsc();
     if (likely(now < port->look))
         return;
-    port->look = now + cycles(port->memif && port->up ? MEMIF_LOOK_MS : LOOK_MS);
+    port->look = now + cycles(LOOK_MS);
     struct rte_eth_link link = { 0 };
-    if (port->memif)
-        eal_memif_serve();
     if (port->started)
         port->up = rte_eth_link_get_nowait(port->id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
     /* memif's client looks for its server only when it is started. */
@@ -122,11 +119,7 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
             break;
         all[n] = frame;
     }
-    if (port->memif)
-        eal_burst_begins();
     uint16_t sent = n > 0 ? rte_eth_tx_burst(port->id, 0, all, (uint16_t)n) : 0;
-    if (port->memif)
-        eal_burst_ends();
     port->calls++;
     for (uint32_t left = sent; left < n; left++)
         take_away(all[left]);
@@ -149,11 +142,7 @@ static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint3
 {
     if (!port->started)
         return 0;
-    if (port->memif)
-        eal_burst_begins();
     uint16_t found = rte_eth_rx_burst(port->id, 0, frames, (uint16_t)count);
-    if (port->memif)
-        eal_burst_ends();
     uint32_t kept = 0;
     port->calls++;
     for (uint16_t n = 0; n < found; n++) {
