@@ -211,7 +211,7 @@ impl World {
             for (party, source) in self.sources(channel) {
                 sources += 1;
                 assert!(
-                    within(SETTLE.saturating_sub(settling.elapsed()), || source.sinks() == there),
+                    within(SETTLE.saturating_sub(settling.elapsed()), || self.has_all(channel, party, source)),
                     "channel {channel}: source {} has {} sinks of {there}: {:?} of {:?}; {}\n{}",
                     source.epoch(),
                     source.sinks(),
@@ -223,10 +223,7 @@ impl World {
             }
         }
         // None that was seen in time was seen too early: nothing changes any more.
-        let right = |channel| {
-            let there = self.sinks(channel).count();
-            self.sources(channel).all(|(_, source)| source.sinks() == there)
-        };
+        let right = |channel| self.sources(channel).all(|(party, source)| self.has_all(channel, party, source));
         assert!((0..CHANNELS).all(right), "a source lost a sink, or saw another, after it had what there is");
         self.drain();
         let messages: u64 = (0..CHANNELS).map(|channel| self.reaches(channel)).sum();
@@ -239,6 +236,15 @@ impl World {
             settling.elapsed(),
             self.hosts.iter().filter(|h| h.there).count()
         ));
+    }
+
+    /// Whether a source has exactly the sinks that there are: as many of them, and these and no others.
+    fn has_all(&self, channel: u64, party: &Party, source: &Source) -> bool {
+        let mut there: Vec<String> = self.sinks(channel).map(|s| s.id().to_string()).collect();
+        let mut known = producing(&party.session, source);
+        there.sort_unstable();
+        known.sort_unstable();
+        source.sinks() == there.len() && known == there
     }
 
     /// Emits a message from each source of a channel, and takes one of each from each sink. Returns how many came.
@@ -266,9 +272,10 @@ impl World {
             }
             assert!(
                 missing.is_empty(),
-                "channel {channel}: {} of {} messages are missing",
+                "channel {channel}: {} of {} messages are missing at {}",
                 missing.len(),
-                sources.len()
+                sources.len(),
+                sink.id()
             );
         }
         came

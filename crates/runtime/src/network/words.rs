@@ -211,8 +211,10 @@ impl Hub {
             r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
         });
         let Some(source) = source else { return };
-        // What comes by the one before is before it, on whatever path: of two, one alone would be told how far its sinks are.
-        if self.domains[at].remotes[source].as_ref().is_some_and(|r| r.flow.is_some()) {
+        // What comes by the one before is before it. On one path it comes before; but of two reliable flows one alone would be told
+        // how far its sinks are.
+        let waits = |r: &Remote| r.flow.is_some_and(|before| r.reliable || before.lane != flow.lane);
+        if self.domains[at].remotes[source].as_ref().is_some_and(waits) {
             return;
         }
         let one = &mut self.hosts[host];
