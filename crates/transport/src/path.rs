@@ -472,7 +472,8 @@ impl Path {
         let Some(out) = self.out.get_mut(&flow).filter(|out| out.closing && out.is_through()) else { return };
         match out.state {
             State::Closing => {}
-            State::Open if self.peer.is_some() => {
+            // One that is not accepted yet may be by now: the peer is told in any case.
+            State::Open | State::Opening if self.peer.is_some() => {
                 out.state = State::Closing;
                 self.control.push_back(Content::Close(flow));
             }
@@ -685,7 +686,11 @@ impl Path {
         }
         self.events.extend(incoming.take_held().into_iter().map(Event::Discard));
         self.events.push_back(Event::Ended { flow, account: incoming.account() });
-        self.closed.push_back((flow, incoming.account()));
+        self.remember_closed(flow, incoming.account());
+    }
+
+    pub(crate) fn remember_closed(&mut self, flow: u32, account: Account) {
+        self.closed.push_back((flow, account));
         if self.closed.len() > CLOSED {
             self.closed.pop_front();
         }

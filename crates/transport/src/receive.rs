@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
+use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Record, Records};
 use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
@@ -408,6 +408,10 @@ impl Path {
             }
             self.ticking = true;
         } else if close.last {
+            // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
+            if !self.closed.iter().any(|closed| closed.0 == flow) {
+                self.remember_closed(flow, Account::default());
+            }
             self.control.push_back(Content::Closed(flow));
         }
     }

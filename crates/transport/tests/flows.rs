@@ -100,6 +100,57 @@ fn a_refused_flow_costs_the_receiver_nothing() {
     }
 }
 
+/// Whenever a flow is closed on its way to being open: before its opening has left, while that is under way, before it was
+/// answered, or while the answer is under way. In the end neither side has it.
+#[test]
+fn a_flow_that_is_closed_before_it_is_open_ends_at_both_ends() {
+    for reliable in [false, true] {
+        for frames in 0..12 {
+            let mut pair = Pair::new(Config { flows: 1, ..Config::default() });
+            (0..20).for_each(|_| pair.step(4));
+            let flow = pair.open(1, reliable);
+            let mut requested = false;
+            let (mut late, mut left) = (Vec::new(), frames);
+            // One frame at a time, the last of them held back until everything is over.
+            for (from, to) in [(0, 1), (1, 0)].into_iter().cycle().take(frames + 1) {
+                let mut frame = Vec::new();
+                let Some(built) = pair.ends[from].transmit(pair.now, &mut frame, &mut Nothing) else { continue };
+                frame.resize(built.len, 0);
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    late.push((to, frame));
+                    break;
+                }
+                assert_eq!(pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing).result, Ok(()));
+                while let Some(event) = pair.ends[1].event() {
+                    if let Event::Requested { open, .. } = event {
+                        requested = true;
+                        pair.ends[1].accept(open.flow, 0);
+                    }
+                }
+            }
+            pair.ends[0].close(flow);
+            (0..200).for_each(|_| pair.step(4));
+            for (to, frame) in late {
+                let _ = pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing);
+            }
+            (0..200).for_each(|_| pair.step(4));
+            let count = |is_it: fn(&Event) -> bool| pair.told.iter().filter(|e| is_it(e)).count();
+            let (ended, closed) =
+                (count(|e| matches!(e, Event::Ended { .. })), count(|e| matches!(e, Event::Closed { .. })));
+            assert_eq!(closed, 1, "{reliable} after {frames} frames");
+            assert!(ended >= usize::from(requested), "{reliable} after {frames} frames: {:?}", pair.told);
+            // Where there is room for one there is room for the next.
+            let next = pair.open(2, reliable);
+            (0..200).for_each(|_| pair.step(4));
+            assert!(
+                pair.told.contains(&Event::Accepted { flow: next }),
+                "{reliable} after {frames} frames: one end still has it"
+            );
+        }
+    }
+}
+
 #[test]
 fn without_credit_nothing_goes_and_nothing_is_lost() {
     let mut pair = Pair::new(Config { credit_messages: 5, queue_messages: 20, ..Config::default() });
