@@ -6,4 +6,5 @@ pub mod cell;
 pub mod hosts;
 pub mod law;
 pub mod process;
+pub mod rounds;
 pub mod table;

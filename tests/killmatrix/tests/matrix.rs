@@ -2,28 +2,14 @@
 //! turn, and two at once at random. `INSANE_REPEAT=n` runs the whole n times.
 
 use insane_shm::steps::Step;
-use insane_tests_killmatrix::cell::{Footprint, Programs, Slots, World, build, root, run};
-use insane_tests_killmatrix::process::abort;
+use insane_tests_killmatrix::cell::{World, build, root, run};
+use insane_tests_killmatrix::rounds::{Named, Rounds, baseline, is_asked, leave, repeat, watch};
 use insane_tests_killmatrix::table::{Party, RELIABLE_TABLE, Row, TABLE};
 use serde_json::{Value, json};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
-
-/// Cells that run at once: they mostly sleep, and two cores are enough.
-const WORKERS: usize = 3;
+use std::time::Duration;
 
 /// Double kills of one round.
 const DOUBLES: usize = 12;
-
-fn watch(limit: Duration) -> std::sync::mpsc::Sender<()> {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        if receiver.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            abort(&format!("the kill matrix has not finished within {limit:?}"));
-        }
-    });
-    sender
-}
 
 /// A small generator, seeded and printed, for the double kills.
 fn random(state: &mut u64) -> usize {
@@ -50,39 +36,9 @@ fn cells(seed: u64, reliable: bool) -> Vec<Cell> {
     cells
 }
 
-struct Round<'a> {
-    programs: &'a Programs,
-    /// Of a world of best-effort streams, and of one of reliable ones.
-    baselines: [Footprint; 2],
-    cells: Mutex<Vec<Cell>>,
-    results: Mutex<(Vec<Value>, Slots)>,
-}
-
-impl Round<'_> {
-    fn work(&self) {
-        loop {
-            let next = self.cells.lock().unwrap().pop();
-            let Some((row, reliable, victims)) = next else { return };
-            let (mut slots, start) = (Slots::default(), Instant::now());
-            let baseline = &self.baselines[usize::from(reliable)];
-            let result = run(self.programs, &row, reliable, &victims, baseline, &mut slots);
-            let victims: Vec<_> = victims.iter().map(|v| v.name()).collect();
-            let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-            if let Err(text) = &result {
-                let kind = if reliable { "reliable" } else { "best effort" };
-                eprintln!("{} held by {}, {}, {} killed: {text}", row.0, row.1.name(), kind, victims.join(" and "));
-            }
-            let detail = result.as_ref().err().cloned().unwrap_or_default();
-            let cell = json!({
-                "step": row.0, "holder": row.1.name(), "victim": victims.join("+"), "ok": result.is_ok(),
-                "detail": detail, "ms": ms, "reliable": reliable,
-            });
-            let mut results = self.results.lock().unwrap();
-            results.0.push(cell);
-            results.1.lost += slots.lost;
-            results.1.doubly += slots.doubly;
-        }
-    }
+fn named((row, reliable, victims): &Cell) -> Named {
+    let victims = victims.iter().map(|v| v.name()).collect();
+    Named { step: row.0, holder: row.1.name(), victims, reliable: *reliable }
 }
 
 #[test]
@@ -102,16 +58,13 @@ fn of_one_host() -> impl Iterator<Item = &'static Step> {
 
 #[test]
 fn whoever_dies_takes_nothing_with_it() {
-    all(std::env::var("INSANE_REPEAT").ok().and_then(|r| r.parse().ok()).unwrap_or(1));
+    all(repeat(1));
 }
 
 #[test]
 #[ignore = "the whole matrix ten times takes some six minutes"]
 fn soak_whoever_dies_takes_nothing_with_it() {
-    let report = all(std::env::var("INSANE_REPEAT").ok().and_then(|r| r.parse().ok()).unwrap_or(10));
-    if let Ok(path) = std::env::var("INSANE_SOAK_REPORT") {
-        std::fs::write(path, format!("{report}\n")).expect("the report");
-    }
+    leave(&all(repeat(10)));
 }
 
 /// Runs every cell `repeat` times. Returns the sums.
@@ -121,45 +74,32 @@ fn all(repeat: u32) -> Value {
     println!("INSANE_SEED={seed}");
     let programs = build();
     let _watch = watch(Duration::from_secs(400) * repeat);
-    let only = std::env::var("INSANE_STEP").ok();
-    // Twice: a baseline that is not the same twice could not be one.
     let baselines = [false, true].map(|reliable| {
-        let mut world = World::start(&programs, reliable, None).expect("a world");
-        let baseline = world.settle(None).expect("a world without kills holds");
-        drop(world);
-        let mut again = World::start(&programs, reliable, None).expect("a world");
-        again.settle(Some(&baseline)).expect("the baseline is the same twice");
-        baseline
+        baseline(|known| {
+            let mut world = World::start(&programs, reliable, None).expect("a world");
+            world.settle(known).expect("a world without kills holds, and is the same twice")
+        })
     });
-    let (mut all, mut slots) = (Vec::<Value>::new(), Slots::default());
+    let mut rounds = Rounds::default();
     for i in 0..repeat {
         let seed = seed.wrapping_add(u64::from(i) * 7919);
         let mut cells: Vec<Cell> = [false, true].into_iter().flat_map(|reliable| cells(seed, reliable)).collect();
-        cells.retain(|(row, ..)| only.as_ref().is_none_or(|o| o == row.0));
-        let round = Round { programs: &programs, baselines, cells: Mutex::new(cells), results: Mutex::default() };
-        std::thread::scope(|scope| {
-            for _ in 0..WORKERS {
-                scope.spawn(|| round.work());
-            }
+        cells.retain(|(row, ..)| is_asked(row.0));
+        rounds.run(cells, named, |(row, reliable, victims), slots| {
+            run(&programs, row, *reliable, victims, &baselines[usize::from(*reliable)], slots)
         });
-        let (cells, found) = round.results.into_inner().unwrap();
-        all.extend(cells);
-        slots.lost += found.lost;
-        slots.doubly += found.doubly;
     }
-    let failed: Vec<&Value> = all.iter().filter(|c| c["ok"] != true).collect();
-    let kills: usize = all.iter().map(|c| c["victim"].as_str().unwrap_or_default().split('+').count()).sum();
+    let (kills, failed, slots) = (rounds.kills(), rounds.failed(), rounds.slots);
     let report = json!({
         "steps": of_one_host().count(), "parties": Party::ALL.len(), "kills": kills, "slots_lost": slots.lost,
-        "slots_doubly_owned": slots.doubly, "seed": seed, "repeat": repeat, "cells": all,
+        "slots_doubly_owned": slots.doubly, "seed": seed, "repeat": repeat, "cells": rounds.cells,
     });
     std::fs::create_dir_all(root().join("out")).expect("out/");
     std::fs::write(root().join("out/kill-matrix.json"), format!("{report:#}\n")).expect("out/kill-matrix.json");
-    println!("{} cells, {kills} kills, {} failed", all.len(), failed.len());
-    assert!(failed.is_empty(), "{} of {} cells failed", failed.len(), all.len());
-    assert_eq!((slots.lost, slots.doubly), (0, 0));
+    println!("{} cells, {kills} kills, {failed} failed", rounds.cells.len());
+    rounds.hold();
     json!({
-        "cells": all.len(), "kills": kills, "failed": failed.len(), "slots_lost": slots.lost,
+        "cells": rounds.cells.len(), "kills": kills, "failed": failed, "slots_lost": slots.lost,
         "slots_doubly_owned": slots.doubly, "seed": seed,
     })
 }
