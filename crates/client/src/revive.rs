@@ -11,7 +11,7 @@ use crate::log::Entry;
 use crate::tx::{Tx, TxFlow, TxLink, TxSource};
 use insane_shm::counters::CellWriter;
 use insane_shm::doorbell::Doorbell;
-use insane_shm::link::FLAG_INLINE;
+use insane_shm::link::{FLAG_INLINE, later_join};
 use insane_shm::slab::{SlotId, Told};
 use insane_wire::id::SinkId;
 use std::collections::HashMap;
@@ -47,9 +47,7 @@ fn joined(reopened: &AllReopened) -> HashMap<usize, u16> {
     let mut last = HashMap::new();
     for ((index, _), one) in reopened {
         let known = last.entry(*index).or_insert(one.join);
-        if one.join.wrapping_sub(*known) < 1 << 15 {
-            *known = one.join;
-        }
+        *known = later_join(*known, one.join);
     }
     last
 }

@@ -27,7 +27,7 @@ mod descriptor;
 mod producer;
 
 pub use consumer::{Consumer, Delivery, Small};
-pub use descriptor::{Broken, Descriptor, Fate, Returned};
+pub use descriptor::{Broken, Descriptor, Fate, Returned, later_join};
 pub use descriptor::{FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_MORE, FLAG_PACKED, FLAG_TIMESTAMP, FLAG_WIDE};
 pub use producer::Producer;
 

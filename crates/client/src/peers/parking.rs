@@ -89,9 +89,11 @@ impl Peers {
         for n in (0..self.parked.len()).rev() {
             let (stream, at) = (self.parked[n].stream.clone(), self.parked[n].at);
             let flows = stream.tx.visit().flows_on(at);
-            let reopened = self.reopened(&stream);
-            let is_back = |(index, sink, _): &(usize, SinkId, bool)| reopened.contains(&(*index, *sink));
-            let (mut back, missing): (Vec<_>, Vec<_>) = flows.into_iter().partition(is_back);
+            let heir = self.heir(&stream).map(|heir| (heir.at, heir.reopened.clone()));
+            let is_back = |(index, sink, _): &(usize, SinkId, bool)| {
+                heir.as_ref().is_some_and(|(_, reopened)| reopened.contains_key(&(*index, *sink)))
+            };
+            let (back, missing): (Vec<_>, Vec<_>) = flows.into_iter().partition(is_back);
             if self.parked[n].busy && (back.is_empty() || !missing.is_empty()) {
                 // The next runtime is gone as well, and another is waited for.
                 (self.parked[n].busy, self.parked[n].since) = (false, Instant::now());
@@ -100,32 +102,29 @@ impl Peers {
             let seen = self.runtime_lost.is_some_and(|lost| lost + GONE_WITHIN >= since);
             let waited = since.elapsed();
             let over = waited >= patience || (waited >= GONE_WITHIN && !seen);
-            if back.is_empty() && (missing.is_empty() || over) {
+            if !missing.is_empty() && !over {
+                continue;
+            }
+            let Some((to, reopened)) = heir.filter(|_| !back.is_empty()) else {
                 let parked = self.parked.remove(n);
                 self.give_up_parked(&parked, &missing);
                 self.open_rest(&stream);
                 continue;
-            }
-            if !missing.is_empty() && !over {
-                continue;
-            }
+            };
             // Sinks that are not back are gone, and no reason to give up those that are.
             self.give_up_flows(&stream, &missing);
-            if !missing.is_empty() {
-                back = stream.tx.visit().flows_on(at);
-            }
-            if self.take_over(&stream, at, &back, n) {
+            self.parked[n].busy = true;
+            let mut tx = stream.tx.visit();
+            if tx.hand_on(at, to, &reopened) {
+                tx.succeed(at, to, &reopened);
+                drop(tx);
                 self.parked.remove(n);
                 self.open_rest(&stream);
             }
         }
     }
 
-    /// The flows that a link of the next runtime has open again.
-    fn reopened(&self, stream: &Arc<StreamShared>) -> Vec<(usize, SinkId)> {
-        self.heir(stream).map(|heir| heir.reopened.keys().copied().collect()).unwrap_or_default()
-    }
-
+    /// The link of the next runtime.
     fn heir(&self, stream: &Arc<StreamShared>) -> Option<&Outgoing> {
         let mut outgoing = self.pairs.iter().flatten().filter(|p| p.network).flat_map(|p| p.outgoing.values());
         outgoing.find(|o| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream))
@@ -167,22 +166,6 @@ impl Peers {
         for cell in cells {
             self.shared.cells().end(cell.index());
         }
-    }
-
-    /// Gives what a parked link has to the one that takes over, if all of its flows are open there. Whether that is done.
-    fn take_over(&mut self, stream: &Arc<StreamShared>, at: usize, flows: &[(usize, SinkId, bool)], n: usize) -> bool {
-        let Some(heir) = self.heir(stream) else { return false };
-        if !flows.iter().all(|(index, sink, _)| heir.reopened.contains_key(&(*index, *sink))) {
-            return false;
-        }
-        let (to, reopened) = (heir.at, heir.reopened.clone());
-        self.parked[n].busy = true;
-        let mut tx = stream.tx.visit();
-        let done = tx.hand_on(at, to, &reopened);
-        if done {
-            tx.succeed(at, to, &reopened);
-        }
-        done
     }
 
     /// Nothing waits on a stream any more: what had to wait for that is done.

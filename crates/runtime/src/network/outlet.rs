@@ -5,7 +5,7 @@ use crate::network::lanes::FlowId;
 use insane_shm::counters::{Count, Counters};
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
-    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned,
+    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned, later_join,
 };
 use insane_shm::memory::SharedMemory;
 use insane_shm::segment::Segment;
@@ -530,7 +530,7 @@ impl Domain {
             let Some(outlet) = self.outlets[at].as_mut() else { continue };
             // All that are open.
             let open = remote.taps.iter().filter(|t| t.outlet == Some(at) && t.state == TapState::Open && t.joined);
-            let last = open.map(|t| t.join).reduce(|a, b| if b.wrapping_sub(a) < 1 << 15 { b } else { a });
+            let last = open.map(|t| t.join).reduce(later_join);
             d.joined = last.unwrap_or(0);
             let mut pushed = Pushed::NotMapped;
             if outlet.backlog.is_empty() {

@@ -64,8 +64,15 @@ impl Descriptor {
     #[inline]
     #[must_use]
     pub fn is_after(&self, join: u16) -> bool {
-        self.joined.wrapping_sub(join) < 1 << 15
+        later_join(join, self.joined) == self.joined
     }
+}
+
+/// The later of two numbers of sinks that joined a source, of which the low halves are known.
+#[inline]
+#[must_use]
+pub fn later_join(one: u16, other: u16) -> u16 {
+    if other.wrapping_sub(one) < 1 << 15 { other } else { one }
 }
 
 /// A return entry's kind; the fourth byte group of its word 1.
