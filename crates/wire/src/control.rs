@@ -188,7 +188,7 @@ pub struct Query {
 /// Captures what goes through a datapath, whichever domain it is of: for root and the runtime's own user only.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Capture {
-    /// The kind of the datapath: `udp`, `xdp`.
+    /// The kind of the datapath: `udp`, `xdp`, `dpdk`.
     #[prost(string, tag = "1")]
     pub datapath: String,
 }

@@ -368,33 +368,39 @@ impl Stand {
 
     /// A session opens a sink, or closes it if it is open.
     pub fn sink(&mut self, number: u64, id: [u8; 16], channel: u64, opens: bool) {
-        let conn = SESSIONS + number % SESSION_COUNT;
-        let Some(stream) = self.streams.get(&conn).copied() else { return };
-        let channel = Some(session::Channel { name: None, id: Some(channel) });
-        self.ask(
-            conn,
+        let sink = id.to_vec();
+        self.endpoint(number, channel, |stream, channel| {
             if opens {
-                to_runtime::Body::OpenSink(session::OpenSink { stream, channel, sink: id.to_vec(), observer: false })
+                to_runtime::Body::OpenSink(session::OpenSink { stream, channel, sink, observer: false })
             } else {
-                to_runtime::Body::CloseSink(session::CloseSink { sink: id.to_vec() })
-            },
-        );
-        self.settle();
+                to_runtime::Body::CloseSink(session::CloseSink { sink })
+            }
+        });
     }
 
     /// A session opens a source, or closes it.
     pub fn source(&mut self, number: u64, id: [u8; 16], channel: u64, opens: bool) {
+        let epoch = id.to_vec();
+        self.endpoint(number, channel, |stream, channel| {
+            if opens {
+                to_runtime::Body::OpenSource(session::OpenSource { stream, channel, epoch })
+            } else {
+                to_runtime::Body::CloseSource(session::CloseSource { epoch })
+            }
+        });
+    }
+
+    /// A session that is there asks for what is made of its stream and a channel.
+    fn endpoint(
+        &mut self,
+        number: u64,
+        channel: u64,
+        make: impl FnOnce(u32, Option<session::Channel>) -> to_runtime::Body,
+    ) {
         let conn = SESSIONS + number % SESSION_COUNT;
         let Some(stream) = self.streams.get(&conn).copied() else { return };
-        let channel = Some(session::Channel { name: None, id: Some(channel) });
-        self.ask(
-            conn,
-            if opens {
-                to_runtime::Body::OpenSource(session::OpenSource { stream, channel, epoch: id.to_vec() })
-            } else {
-                to_runtime::Body::CloseSource(session::CloseSource { epoch: id.to_vec() })
-            },
-        );
+        let channel = session::Channel { name: None, id: Some(channel) };
+        self.ask(conn, make(stream, Some(channel)));
         self.settle();
     }
 
