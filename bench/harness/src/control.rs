@@ -102,13 +102,14 @@ impl Control {
             Some(other) => bail!("expected 'go PID…' on standard input, got '{other}'"),
         }
         let pids = words.map(str::parse).collect::<Result<Vec<u32>, _>>().context("pids after 'go'")?;
-        let (stop, grace) = (self.stop.clone(), self.grace);
+        let (stop, grace, waiting) = (self.stop.clone(), self.grace, std::thread::current());
         std::thread::spawn(move || {
             let mut rest = String::new();
             while std::io::stdin().lock().read_line(&mut rest).is_ok_and(|n| n > 0) {
                 rest.clear();
             }
             stop.request();
+            waiting.unpark();
             std::thread::sleep(grace);
             std::process::exit(0);
         });
@@ -123,10 +124,11 @@ impl Control {
         say(&serde_json::to_string(result)?)
     }
 
-    /// Waits until the orchestrator closes standard input.
+    /// Waits until the orchestrator closes standard input, asleep: who only helps must not take the core from those that are
+    /// measured. To be called by the thread that called [`Self::await_go`].
     pub fn await_stop(&self) {
         while !self.stop.requested() {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::park();
         }
     }
 }

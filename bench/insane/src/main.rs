@@ -373,7 +373,7 @@ fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
         (network.listen, network.peers) = ((args.own, PORT).into(), vec![(args.peer, PORT).into()]);
         match args.waiting {
             Waiting::Spin if args.alone => network.spin_us = 1_000_000,
-            Waiting::Sleep => network.spin_us = 0,
+            Waiting::Sleep => (network.spin_us, network.spin_most_us) = (0, 0),
             Waiting::Spin | Waiting::Adaptive => {}
         }
     }

@@ -36,6 +36,7 @@ mod service;
 mod session;
 mod sink;
 mod source;
+mod spin;
 mod stream;
 mod tx;
 mod waitset;

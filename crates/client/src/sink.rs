@@ -6,6 +6,7 @@ use crate::fork;
 use crate::message::RawMessage;
 use crate::options::{SinkOptions, Wait};
 use crate::rx::{Rx, RxSink};
+use crate::spin::{Crowd, Spin, give_way};
 use crate::stream::{Channel, StreamShared};
 use insane_shm::biased::BiasedGuard;
 use insane_shm::wait::{MAX_WAIT_WORDS, wait_any};
@@ -21,20 +22,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// How long an adaptive waiter spins before it sleeps: about what a sleep and a wake-up cost on a virtual machine.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
-
 /// How often a spinning sink looks with the stream's lock in its hand, and how often it takes the lock before it looks at the
 /// clock.
 const LOOKS: u32 = 64;
 const TURNS: u32 = 8;
 
-/// How long an adaptive sink spins between two offers of its core to others.
-const TURN: Duration = Duration::from_micros(4);
 /// Yields in vain before a sleeping sink leaves it.
 const GIVE_WAY: u32 = 4;
-/// A yield that takes longer let somebody else run.
-const NOBODY: Duration = Duration::from_micros(1);
 /// Sleeps between two trials.
 const SLEEPS_PER_TRIAL: u32 = 64;
 
@@ -49,6 +43,7 @@ pub struct Sink {
     forks: u32,
     /// See [`Sink::gives_way`]: up to [`GIVE_WAY`] yields are left, or sleeps until the next trial count down from the top.
     way: AtomicU32,
+    crowd: Crowd,
 }
 
 /// A message, borrowed: read it in place, then drop it to give the memory back.
@@ -111,6 +106,7 @@ impl Sink {
             wait: options.wait,
             forks: fork::count(),
             way: AtomicU32::new(0),
+            crowd: Crowd::default(),
         };
         session.remember(crate::session::Endpoint::Sink {
             stream: this.stream.clone(),
@@ -322,6 +318,7 @@ impl Sink {
             return Ok(message);
         }
         if self.wait != Wait::Sleep
+            && !self.crowd.is_known()
             && let Some(message) = self.watch()
         {
             return Ok(message);
@@ -360,13 +357,14 @@ impl Sink {
     #[cold]
     #[inline(never)]
     fn wait_for<T>(&self, timeout: Option<Duration>, take: &mut impl FnMut(&mut Rx) -> Result<Option<T>>) -> Result<T> {
+        let wait = if self.wait == Wait::Adaptive && self.crowd.is_there() { Wait::Sleep } else { self.wait };
         // The clock costs more than a look at the ring, and most waits end within a few looks.
-        if self.wait != Wait::Sleep
+        if wait != Wait::Sleep
             && let Some(message) = self.look(take)?
         {
             return Ok(message);
         }
-        if self.wait == Wait::Sleep
+        if wait == Wait::Sleep
             && self.gives_way()
             && let Some(message) = self.locked(&mut *take)?
         {
@@ -375,25 +373,26 @@ impl Sink {
         }
         let start = Instant::now();
         let mut left = timeout;
-        let mut spun = start;
-        let mut gave_way = start;
+        let mut spin = Spin::new();
         loop {
             if left == Some(Duration::ZERO) {
                 return Err(Code::Timeout.into());
             }
-            let spins = match self.wait {
+            let spins = match wait {
                 Wait::Spin => true,
-                Wait::Adaptive => spun.elapsed() < SPIN && !others_want_it(&mut gave_way),
+                Wait::Adaptive => spin.goes_on(),
                 Wait::Sleep => false,
             };
             if !spins {
+                if spin.is_wanted() {
+                    self.crowd.seen();
+                }
                 self.sleep(left);
-                if self.wait == Wait::Adaptive {
-                    spun = Instant::now();
-                    gave_way = spun;
+                if wait == Wait::Adaptive {
+                    spin = Spin::new();
                 }
             }
-            let found = if self.wait == Wait::Sleep { self.locked(&mut *take)? } else { self.look(take)? };
+            let found = if wait == Wait::Sleep { self.locked(&mut *take)? } else { self.look(take)? };
             if let Some(message) = found {
                 return Ok(message);
             }
@@ -533,24 +532,6 @@ impl Callback {
     pub fn sink(&self) -> &Sink {
         &self.sink
     }
-}
-
-/// Whether somebody else had a use for this core, which is offered every [`TURN`]: then a spinning thread keeps from running the
-/// one that it waits for, or another's.
-fn others_want_it(offered: &mut Instant) -> bool {
-    if offered.elapsed() < TURN {
-        return false;
-    }
-    let wanted = give_way();
-    *offered = Instant::now();
-    wanted
-}
-
-/// Lets others have the core. Whether somebody ran.
-fn give_way() -> bool {
-    let before = Instant::now();
-    rustix::thread::sched_yield();
-    before.elapsed() > NOBODY
 }
 
 impl Drop for Callback {

@@ -4,7 +4,7 @@ use crate::error::{Code, Error, Result};
 use crate::fork;
 use crate::options::{SourceOptions, Wait, WhenFull};
 use crate::rx::now_ns;
-use crate::sink::SPIN;
+use crate::spin::Spin;
 use crate::stream::{Channel, StreamShared};
 use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Place, Tx, TxSource, WIDE_BYTES, goes_inside};
 use insane_shm::ShmError;
@@ -695,15 +695,15 @@ impl Source {
         // Who sleeps makes no room.
         self.stream.tx.lock().flush(self.index);
         let start = Instant::now();
+        let mut spin = Spin::new();
         while !self.stream.tx.lock().has_room(self.index, Place::NONE) {
-            let waited = start.elapsed();
-            if waited >= timeout {
+            if start.elapsed() >= timeout {
                 return Err(Code::Timeout.into());
             }
-            if self.options.wait == Wait::Spin || (self.options.wait == Wait::Adaptive && waited < SPIN) {
-                std::hint::spin_loop();
-            } else {
-                std::thread::sleep(Duration::from_micros(50));
+            match self.options.wait {
+                Wait::Spin => std::hint::spin_loop(),
+                Wait::Adaptive if spin.rests() => {}
+                Wait::Adaptive | Wait::Sleep => std::thread::sleep(Duration::from_micros(50)),
             }
         }
         Ok(())
@@ -713,6 +713,7 @@ impl Source {
     #[cold]
     fn await_room(&self, place: Place) -> Result<()> {
         let mut start = Instant::now();
+        let mut spin = Spin::new();
         self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
@@ -733,10 +734,16 @@ impl Source {
                     }
                 };
             }
-            if self.options.wait == Wait::Spin || (self.options.wait == Wait::Adaptive && waited < SPIN) {
+            if self.options.wait != Wait::Sleep {
                 drop(tx);
-                std::hint::spin_loop();
-                continue;
+                if self.options.wait == Wait::Adaptive && spin.rests() {
+                    continue;
+                }
+                if self.options.wait == Wait::Spin {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                tx = self.stream.tx.lock();
             }
             let Some(link) = tx.links[first].as_mut() else { continue };
             let announced = link.producer.prepare_sleep();

@@ -2,7 +2,8 @@
 
 use crate::error::{Code, Error, Result};
 use crate::fork;
-use crate::sink::{SPIN, Sink};
+use crate::sink::Sink;
+use crate::spin::Spin;
 use crate::stream::StreamShared;
 use insane_shm::wait::{MAX_WAIT_WORDS, wait_any as sleep_on};
 use insane_wire::id::SinkId;
@@ -22,7 +23,7 @@ pub fn wait_any(sinks: &[&Sink], start: usize, timeout: Option<Duration>) -> Res
         return Err(Error::new(Code::InvalidArgument, "no sinks to wait for"));
     }
     let began = Instant::now();
-    let mut spun = began;
+    let mut spin = Spin::new();
     loop {
         for turn in 0..sinks.len() {
             let index = (start.wrapping_add(turn)) % sinks.len();
@@ -30,14 +31,13 @@ pub fn wait_any(sinks: &[&Sink], start: usize, timeout: Option<Duration>) -> Res
                 return Ok(index);
             }
         }
-        let now = Instant::now();
-        let left = timeout.map(|t| t.saturating_sub(now - began));
+        let left = timeout.map(|t| t.saturating_sub(began.elapsed()));
         if left == Some(Duration::ZERO) {
             return Err(Code::Timeout.into());
         }
-        if now - spun >= SPIN {
+        if !spin.goes_on() {
             sleep(sinks, left);
-            spun = Instant::now();
+            spin = Spin::new();
         }
     }
 }
@@ -260,6 +260,7 @@ impl WaitSet {
             return Err(Error::new(Code::InvalidArgument, "an empty set would wait for ever"));
         }
         let began = Instant::now();
+        let mut spin = Spin::new();
         loop {
             let found = self.ready(keys)?;
             if found > 0 {
@@ -269,7 +270,7 @@ impl WaitSet {
             if timeout.is_some_and(|t| waited >= t) {
                 return Err(Code::Timeout.into());
             }
-            if waited < SPIN || !self.arm()? {
+            if spin.goes_on() || !self.arm()? {
                 std::hint::spin_loop();
                 continue;
             }

@@ -44,9 +44,11 @@ pub struct Network {
     pub peers: Vec<SocketAddr>,
     /// What goes first when not everything can go at once.
     pub scheduler: Scheduler,
-    /// How long the network thread looks again and again before it sleeps, in microseconds. Below 1000 it lets others have its
-    /// core between two looks.
+    /// How long the network thread looks again and again before it sleeps, at least, in microseconds. Below 1000 it lets others
+    /// have its core between two looks.
     pub spin_us: u64,
+    /// How long it does so at most, in microseconds: while longer looking saves sleeps.
+    pub spin_most_us: u64,
     /// A peer is lost when nothing has come from it for so long, in milliseconds.
     pub silence_ms: u64,
     /// Once nothing has come from a peer for so long, best-effort messages that wait for it are dropped, in milliseconds; 0: never.
@@ -177,6 +179,7 @@ impl Default for Network {
             peers: Vec::new(),
             scheduler: Scheduler::Fifo,
             spin_us: 20,
+            spin_most_us: 200,
             silence_ms: 1750,
             stale_ms: 500,
             patience_ms: 10_000,
@@ -211,6 +214,7 @@ impl Network {
         }
         for (key, value, range, takes) in [
             ("spin_us", self.spin_us, 0..=1_000_000, "0 to 1000000 microseconds"),
+            ("spin_most_us", self.spin_most_us, 0..=1_000_000, "0 to 1000000 microseconds"),
             ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
             ("stale_ms", self.stale_ms, 0..=60_000, "0 to 60000 milliseconds"),
             ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),

@@ -52,8 +52,12 @@ pub(crate) struct InFlow {
     pub(crate) limit_bytes: u64,
     /// Credit or account have changed since they were last said.
     pub(crate) dirty: bool,
-    /// They are about to be said.
+    /// They are about to be said: with the next frame that goes, or at once.
     pub(crate) credit_queued: bool,
+    /// They are among what goes at once.
+    pub(crate) credit_urgent: bool,
+    /// What was said last: messages, bytes, and where the sinks are.
+    said: (u64, u64, u64),
     pub(crate) end: Option<u64>,
 }
 
@@ -75,6 +79,8 @@ impl InFlow {
             limit_bytes: 0,
             dirty: false,
             credit_queued: false,
+            credit_urgent: false,
+            said: (0, 0, 0),
             end: None,
         }
     }
@@ -89,6 +95,24 @@ impl InFlow {
         self.limit_index = u64::from(messages);
         // Lost bytes of a best-effort flow are known to nobody here, so they cannot be given back.
         self.limit_bytes = if self.open.reliable { bytes } else { u64::MAX };
+        self.said = (self.limit_index, self.limit_bytes, cursor);
+    }
+
+    /// Whether the sender may soon have to wait for what has not been said: of what it may have under way, a quarter. Who has
+    /// ended is waited for by its user.
+    pub(crate) fn is_urgent(&self, messages: u32, bytes: u64) -> bool {
+        let (index, limit, cursor) = self.said;
+        let quarter = u64::from(messages / 4).max(1);
+        self.end.is_some()
+            || self.limit_index - index >= quarter
+            || self.account.cursor - cursor >= quarter
+            || self.limit_bytes - limit >= (bytes / 4).max(1)
+    }
+
+    /// Credit and account are being said.
+    pub(crate) fn say(&mut self) {
+        (self.dirty, self.credit_queued, self.credit_urgent) = (false, false, false);
+        self.said = (self.limit_index, self.limit_bytes, self.account.cursor);
     }
 
     pub(crate) fn advance(&mut self, cursor: u64) {

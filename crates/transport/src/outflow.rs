@@ -137,6 +137,11 @@ impl OutFlow {
         self.current.map_or(0, |(message, _)| message.bundle.into())
     }
 
+    /// Whether something waits to be sent, if only for credit.
+    pub(crate) fn has_something(&self) -> bool {
+        self.current.is_some() || !self.resend.is_empty() || !self.waiting.is_empty()
+    }
+
     /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
     pub(crate) fn peek(&mut self, now: Duration, mut expired: impl FnMut(Outgoing)) -> Option<Next> {
         if self.state != State::Open {

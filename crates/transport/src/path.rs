@@ -27,6 +27,9 @@ pub(crate) const HELLO_GAP: Duration = Duration::from_millis(20);
 /// How often a hello is repeated that is not answered.
 const HELLO_REPEAT: Duration = Duration::from_millis(100);
 
+/// Credit goes with frames that go anyway once it has waited for this part of an acknowledgement's delay.
+const CREDIT_GAP: u32 = 16;
+
 /// How many former incarnations of the peer are known never to come back.
 const RETIRED: usize = 16;
 
@@ -294,6 +297,9 @@ pub struct Path {
     pub(crate) unacked: u32,
     pub(crate) largest_at: Duration,
     pub(crate) ack_due: Option<Duration>,
+    /// Incoming flows whose credit goes with the next frame, and when it goes by itself.
+    pub(crate) credits: VecDeque<u32>,
+    pub(crate) credit_due: Option<Duration>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
     pub(crate) backoff: u32,
@@ -338,6 +344,8 @@ impl Path {
             unacked: 0,
             largest_at: now,
             ack_due: None,
+            credits: VecDeque::new(),
+            credit_due: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config.dedicated, config.frame_limit),
             backoff: 0,
@@ -429,7 +437,8 @@ impl Path {
     }
 
     pub(crate) fn schedule(&mut self, flow: u32) {
-        if let Some(out) = self.out.get_mut(&flow).filter(|out| !out.queued && out.state == State::Open) {
+        let has_turn = |out: &&mut OutFlow| !out.queued && out.state == State::Open && out.has_something();
+        if let Some(out) = self.out.get_mut(&flow).filter(has_turn) {
             out.queued = true;
             self.round.push_back(flow);
         }
@@ -523,10 +532,36 @@ impl Path {
         }
     }
 
+    /// Credit and account of a flow are to be said: at once if the sender may soon have to wait for them, otherwise with a frame
+    /// that goes anyway, or when they are due. A frame of their own for each message, and one that acknowledges it, would be
+    /// most of what small messages cost.
     pub(crate) fn credit_soon(&mut self, flow: u32) {
-        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty && !one.credit_queued) {
-            incoming.credit_queued = true;
+        let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty && !one.credit_urgent) else { return };
+        if incoming.is_urgent(self.config.credit_messages, self.config.credit_bytes) {
+            (incoming.credit_queued, incoming.credit_urgent) = (true, true);
             self.control.push_back(Content::Credit(flow));
+        } else if !incoming.credit_queued {
+            incoming.credit_queued = true;
+            self.credits.push_back(flow);
+            if self.credit_due.is_none() {
+                self.credit_due = Some(self.last_poll + self.config.ack_delay);
+            }
+        }
+    }
+
+    /// What can wait no longer, or need not because a frame goes (`going`), is said with the next one.
+    pub(crate) fn credits_due(&mut self, now: Duration, going: bool) {
+        let Some(due) = self.credit_due else { return };
+        // Not with each of many frames of a stream that goes the other way.
+        if now < due && !(going && now + self.config.ack_delay >= due + self.config.ack_delay / CREDIT_GAP) {
+            return;
+        }
+        self.credit_due = None;
+        while let Some(flow) = self.credits.pop_front() {
+            if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.credit_queued && !one.credit_urgent) {
+                incoming.credit_urgent = true;
+                self.control.push_back(Content::Credit(flow));
+            }
         }
     }
 
@@ -652,7 +687,8 @@ impl Path {
         self.seen = Seen::default();
         self.sent.clear();
         (self.largest_acked, self.unacked, self.backoff, self.probes) = (0, 0, 0, 0);
-        (self.ack_due, self.loss_at) = (None, None);
+        (self.ack_due, self.credit_due, self.loss_at) = (None, None, None);
+        self.credits.clear();
         self.rtt = Rtt::default();
         self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
         self.control.clear();

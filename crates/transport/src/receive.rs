@@ -509,10 +509,11 @@ impl Path {
                     self.schedule(flow);
                 }
                 Content::Ping | Content::Bye => {}
+                // What was said last was not heard.
                 Content::Credit(flow) => {
-                    if let Some(incoming) = self.incoming.get_mut(&flow) {
-                        incoming.dirty = true;
-                        self.credit_soon(flow);
+                    if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| !one.credit_urgent) {
+                        (incoming.dirty, incoming.credit_queued, incoming.credit_urgent) = (true, true, true);
+                        self.control.push_back(content);
                     }
                 }
                 // If it has no meaning any more, that is seen when it is built.

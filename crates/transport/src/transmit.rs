@@ -64,6 +64,7 @@ impl Path {
         let mut contents = self.spare.pop().unwrap_or_default();
         let data = self.may_send(now);
         let ack_now = self.ack_due.is_some_and(|due| due <= now);
+        self.credits_due(now, ack_now || !self.control.is_empty() || (data && !self.round.is_empty()));
         let acks = self.unacked > 0 && (ack_now || !self.control.is_empty() || (data && !self.round.is_empty()));
         if acks {
             let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
@@ -156,7 +157,7 @@ impl Path {
                 },
                 Content::Answer(flow) => self.answer(flow).map(|answer| frame.flow_ack(&answer)),
                 Content::Credit(flow) => self.incoming.get_mut(&flow).map(|incoming| {
-                    (incoming.dirty, incoming.credit_queued) = (false, false);
+                    incoming.say();
                     let (limit_index, limit_bytes) = (incoming.limit_index as u32, incoming.limit_bytes);
                     frame.credit(&Credit { flow, limit_index, limit_bytes, account: incoming.account() })
                 }),
@@ -353,6 +354,7 @@ impl Path {
             sooner(self.loss_at);
             sooner(self.probe_at());
             sooner(self.ack_due);
+            sooner(self.credit_due);
             if !self.control.is_empty() {
                 sooner(Some(self.last_poll));
             }

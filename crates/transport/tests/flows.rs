@@ -295,3 +295,62 @@ fn a_connection_that_is_given_up_is_sought_anew() {
     world.run(limit, |world| world.hosts[0].path.is_connected());
     assert_eq!(world.hosts[0].path.stats().connections, connections + 1);
 }
+
+/// Questions and answers: what is said beside them goes with them. Once it is quiet all of it was said.
+#[test]
+fn a_question_and_its_answer_are_a_frame_each() {
+    for reliable in [false, true] {
+        let config = Config { dedicated: true, ..Config::default() };
+        let mut now = MS * 10;
+        let mut ends = [Path::new(config, 1, now), Path::new(config, 2, now)];
+        let flows =
+            [0, 1].map(|end: usize| ends[end].open(FlowSpec { domain: 1, epoch: 1, channel: 1, reliable, first: 1 }));
+        // Everything that there is to send goes from one end to the other; how many messages that was.
+        let go = |ends: &mut [Path; 2], from: usize, now: Duration| {
+            let mut messages = 0;
+            let mut frame = Vec::new();
+            while let Some(built) = ends[from].transmit(now, &mut frame, &mut Nothing) {
+                frame.resize(built.len, 0);
+                assert_eq!(ends[1 - from].receive(now, &frame, 0, &mut Nothing).result, Ok(()));
+                frame.clear();
+            }
+            while let Some(event) = ends[1 - from].event() {
+                match event {
+                    Event::Requested { open, .. } => ends[1 - from].accept(open.flow, 0),
+                    Event::Message { flow, message, .. } => {
+                        messages += 1;
+                        ends[1 - from].consumed(flow, 1, 64);
+                        ends[1 - from].advance(flow, u64::from(message.index) + 1);
+                    }
+                    _ => {}
+                }
+            }
+            messages
+        };
+        for turn in 0..40 {
+            go(&mut ends, turn % 2, now);
+            now += MS;
+        }
+        let before = ends.each_ref().map(|end| end.stats().sent_frames);
+        const ROUNDS: u64 = 1000;
+        for sequence in 1..=ROUNDS {
+            for end in 0..2 {
+                assert_eq!(ends[end].send(flows[end], message(sequence, 64)), Ok(()));
+                assert_eq!(go(&mut ends, end, now), 1);
+                now += Duration::from_micros(10);
+            }
+        }
+        for end in 0..2 {
+            let frames = ends[end].stats().sent_frames - before[end];
+            assert!((ROUNDS..=ROUNDS + ROUNDS / 20).contains(&frames), "{frames} frames, reliable: {reliable}");
+        }
+        for turn in 0..8 {
+            go(&mut ends, turn % 2, now);
+            now += MS;
+        }
+        for end in 0..2 {
+            let counts = ends[end].counts(flows[end]).unwrap();
+            assert_eq!((counts.delivered, counts.under_way), (ROUNDS, 0), "reliable: {reliable}");
+        }
+    }
+}

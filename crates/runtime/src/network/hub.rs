@@ -55,6 +55,9 @@ const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from
 /// Who has the thread spin so long at least has given it a core of its own; below, it offers the core to others with each look.
 const OWN_CORE: Duration = Duration::from_millis(1);
 
+/// To what the time that it spins grows first.
+const GROWS: Duration = Duration::from_micros(20);
+
 /// How often the report is written.
 const REPORT: Duration = Duration::from_millis(100);
 
@@ -196,9 +199,10 @@ impl Hub {
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) {
         tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
-        let spin = Duration::from_micros(self.settings.spin_us);
-        let polite = spin < OWN_CORE;
-        let mut busy_at = Duration::ZERO;
+        let least = Duration::from_micros(self.settings.spin_us);
+        let most = least.max(Duration::from_micros(self.settings.spin_most_us));
+        let polite = least < OWN_CORE;
+        let (mut spin, mut busy_at) = (least, Duration::ZERO);
         while !self.stopping {
             let now = self.now();
             if self.turn(now) {
@@ -206,7 +210,13 @@ impl Hub {
                 self.awaiting = AWAITING.0;
                 self.polling = POLLING.0;
             } else if now.saturating_sub(busy_at) >= spin {
-                self.sleep(now);
+                let woken = self.sleep(now);
+                // More patience, as long as some more would have saved the sleep; less once it is in vain.
+                if self.now().saturating_sub(busy_at) >= most {
+                    spin = (spin / 2).max(least);
+                } else if woken {
+                    spin = (spin * 2).max(GROWS).min(most);
+                }
             } else if polite {
                 // Whom it waits for may be waiting for this core.
                 rustix::thread::sched_yield();
@@ -226,16 +236,17 @@ impl Hub {
         let mut busy = false;
         if now >= self.glance_at {
             self.glance_at = now + GLANCE;
-            busy |= self.look(Some(Duration::ZERO));
+            busy |= self.look(Some(Duration::ZERO)).1;
         }
-        busy |= self.receive(now);
+        // First what the one who had the core until now may have left.
         busy |= self.take_from_links(now);
+        busy |= self.transmit(now);
+        busy |= self.receive(now);
         busy |= self.tend(now);
         if now >= self.chores_at {
             (self.chores_at, self.chores_due) = (now + CHORES, false);
             self.chores(now);
         }
-        busy |= self.transmit(now);
         self.chores_due |= busy;
         busy
     }
@@ -280,7 +291,7 @@ impl Hub {
             host.push_waiting();
             host.sweep(&mut self.domains);
         }
-        self.tell_reports();
+        self.tell_reports(now);
         if self.directory_at.is_none_or(|at| at <= now) {
             self.directory_at = self.directory.on_time(now);
         }
@@ -435,8 +446,8 @@ impl Hub {
         }
     }
 
-    /// Sleeps until something happens or is due.
-    fn sleep(&mut self, now: Duration) {
+    /// Sleeps until something happens or is due. Returns whether something happened.
+    fn sleep(&mut self, now: Duration) -> bool {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
@@ -448,6 +459,7 @@ impl Hub {
         if self.chores_due {
             until(self.chores_at);
         }
+        self.reports_at().into_iter().for_each(|at| until(at.max(self.chores_at)));
         let awaited = self.domains.iter().any(Domain::is_awaited);
         if awaited {
             until(now + self.awaiting);
@@ -460,7 +472,7 @@ impl Hub {
             until(now + Duration::from_micros(100));
         }
         if timeout.is_zero() {
-            return;
+            return false;
         }
         let (mut ready, mut polled) = (false, false);
         for port in &mut self.ports {
@@ -481,22 +493,21 @@ impl Hub {
                 ready |= intake.consumer.ready();
             }
         }
-        if !ready {
-            self.look(Some(timeout));
-        }
+        let woken = ready || self.look(Some(timeout)).0;
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if std::mem::take(&mut intake.armed) {
                 intake.consumer.awake();
             }
         }
+        woken
     }
 
-    /// Waits for events, and does what they say. Returns whether there was more than the datapath.
-    fn look(&mut self, timeout: Option<Duration>) -> bool {
+    /// Waits for events, and does what they say. Returns whether there were any, and whether there was more than the datapath.
+    fn look(&mut self, timeout: Option<Duration>) -> (bool, bool) {
         let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).is_err() {
-            return false;
+            return (false, false);
         }
         let mut any = false;
         for data in events.iter().map(|e| e.data.u64()) {
@@ -513,7 +524,7 @@ impl Hub {
                 }
             }
         }
-        any
+        (!events.is_empty(), any)
     }
 
     fn take_orders(&mut self) {

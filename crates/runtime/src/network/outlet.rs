@@ -28,6 +28,10 @@ const SEGMENT_BYTES: u64 = 4 << 20;
 /// where arrivals of several sizes fill the memory they would take it from each other with every message.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
 
+/// How often a source's host is told what became of its messages while they come: with each message it would cost two frames
+/// more. What must not wait (cursors of reliable flows, credit) goes on the path by itself.
+const REPORTS: Duration = Duration::from_millis(10);
+
 /// A link to a session with sinks.
 #[derive(Debug)]
 pub(crate) struct Outlet {
@@ -134,6 +138,8 @@ pub(crate) struct Remote {
     pub(crate) ending: bool,
     /// Its host was lost and has counted everything as unconfirmed: nobody wants to know more.
     pub(crate) mute: bool,
+    /// When its host was last told what became of its messages.
+    told_at: Option<Duration>,
 }
 
 /// A message that has arrived.
@@ -252,6 +258,7 @@ impl Remote {
             closing: false,
             ending: false,
             mute: false,
+            told_at: None,
         }
     }
 
@@ -309,8 +316,19 @@ impl Remote {
         self.taps.iter().filter(|t| t.report != t.told)
     }
 
+    /// When its host is to be told what it does not know yet: at once if that is the last word about it or a sink, or the first
+    /// for a while.
+    pub(crate) fn reports_at(&self) -> Option<Duration> {
+        if self.mute || self.news().next().is_none() {
+            return None;
+        }
+        let last = self.closing || self.ending || self.news().any(|t| t.state == TapState::Closed);
+        Some(self.told_at.filter(|_| !last).map_or(Duration::ZERO, |at| at + REPORTS))
+    }
+
     /// What is to be told to the source's host.
-    pub(crate) fn reports(&mut self) -> impl Iterator<Item = Report> + '_ {
+    pub(crate) fn reports(&mut self, now: Duration) -> impl Iterator<Item = Report> + '_ {
+        self.told_at = Some(now);
         self.taps.iter_mut().filter(|t| t.report != t.told).map(|t| {
             t.told = t.report.clone();
             t.report.clone()

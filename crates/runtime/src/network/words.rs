@@ -473,13 +473,19 @@ impl Hub {
     }
 
     /// Tells the other hosts what became of their messages.
-    pub(crate) fn tell_reports(&mut self) {
+    pub(crate) fn tell_reports(&mut self, now: Duration) {
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
             let host = &mut self.hosts[remote.host];
-            if host.control_in.is_some() && host.is_connected() && !remote.mute {
-                remote.reports().for_each(|report| host.say(Body::Report(report), &mut self.underway));
+            if host.hears_reports() && remote.reports_at().is_some_and(|at| at <= now) {
+                remote.reports(now).for_each(|report| host.say(Body::Report(report), &mut self.underway));
             }
         }
+    }
+
+    /// When [`Self::tell_reports`] has something to say.
+    pub(crate) fn reports_at(&self) -> Option<Duration> {
+        let remotes = self.domains.iter().flat_map(|d| d.remotes.iter().flatten());
+        remotes.filter(|r| self.hosts[r.host].hears_reports()).filter_map(Remote::reports_at).min()
     }
 
     /// Forgets sources of other hosts of which nothing more will come.
@@ -510,6 +516,11 @@ impl Hub {
 }
 
 impl crate::network::host::Host {
+    /// Whether it can be told what became of its messages.
+    fn hears_reports(&self) -> bool {
+        self.control_in.is_some() && self.is_connected()
+    }
+
     /// What the host is told of a flow's source.
     pub(crate) fn about(&self, flow: &OutFlow, sinks: &HashMap<SinkId, RemoteSink>) -> wire::Source {
         let mut about = flow.about.clone();
