@@ -1,26 +1,21 @@
 //! `insane capture`: what goes through a datapath of the runtime, as a pcapng file.
 
+use crate::beside::{PATIENCE, ask, connect, wait};
 use crate::common::{Context, Failure, Outcome, Progress, human, interrupted, is_set};
-use insane::{Code, find_socket};
+use insane::Code;
 use insane_arguments::{seconds, whole};
 use insane_datapath::pcapng;
 use insane_runtime::config::Kind;
-use insane_shm::socket::{Received, receive, send};
-use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
-use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use insane_wire::control::{self, to_client, to_runtime};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-
-/// How long the runtime may take to answer, and to end a capture.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether the capture is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -141,32 +136,11 @@ impl Capture {
         let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(std::io::Error::from)?;
         let wanted = control::Capture { datapath: self.datapath.name().to_owned() };
-        let message = ToRuntime { request: 1, body: Some(to_runtime::Body::Capture(wanted)) };
-        let lost = || Failure {
-            number: Code::RuntimeLost.number(),
-            text: insane::Error::from(Code::RuntimeLost).to_string(),
-            usage: false,
-        };
-        send(connection.as_fd(), &encode(&message), &[theirs.as_fd()]).map_err(|_| lost())?;
+        let answer = ask(connection, to_runtime::Body::Capture(wanted), &[theirs.as_fd()], "capture")?;
         // With the runtime's end the stream ends.
         drop(theirs);
-        wait(connection.as_fd(), PATIENCE);
-        let answer = match receive(connection.as_fd(), MAX_CONTROL_BYTES) {
-            Ok(Received::Message(bytes, _)) => decode::<ToClient>(&bytes).ok().and_then(|answer| answer.body),
-            _ => return Err(lost()),
-        };
         match answer {
-            Some(to_client::Body::Done(_)) => Ok(mine),
-            Some(to_client::Body::Refused(refused)) => {
-                // A runtime of an earlier release does not know the request, and takes it for a missing hello.
-                let code = Code::from_number(refused.code).unwrap_or(Code::Protocol);
-                let text = if code == Code::Protocol {
-                    "this runtime cannot capture: it is older".into()
-                } else {
-                    refused.text
-                };
-                Err(insane::Error::new(code, text).into())
-            }
+            to_client::Body::Done(_) => Ok(mine),
             _ => Err(insane::Error::from(Code::Protocol).into()),
         }
     }
@@ -225,29 +199,4 @@ impl Capture {
         }
         Ok(used)
     }
-}
-
-/// Waits until there is something to read, or for so long.
-fn wait(fd: BorrowedFd<'_>, limit: Duration) {
-    let limit = Timespec::try_from(limit).ok();
-    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
-}
-
-/// Connects to the runtime beside the session, which has no way for a descriptor.
-fn connect(socket: Option<&Path>) -> Result<OwnedFd, insane::Error> {
-    let mut tried = Vec::new();
-    for path in socket.map_or_else(find_socket, |path| vec![path.to_owned()]) {
-        let flags = SocketFlags::CLOEXEC;
-        let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .and_then(|fd| rustix::net::connect(&fd, &SocketAddrUnix::new(&path)?).map(|()| fd));
-        match connected {
-            Ok(fd) => return Ok(fd),
-            Err(Errno::ACCESS | Errno::PERM) => {
-                let text = format!("the socket {} is not open to this user", path.display());
-                return Err(insane::Error::new(Code::NotPermitted, text));
-            }
-            Err(e) => tried.push(format!("{}: {e}", path.display())),
-        }
-    }
-    Err(insane::Error::new(Code::RuntimeNotFound, tried.join("; ")))
 }

@@ -9,12 +9,14 @@ macro_rules! say {
     }};
 }
 
+mod beside;
 mod capture;
 mod common;
 mod data;
 mod look;
 mod perf;
 mod ping;
+mod rebind;
 mod tc;
 
 use clap::{Parser, Subcommand};
@@ -58,6 +60,8 @@ enum Command {
     Status(look::Status),
     /// Capture what goes through a datapath, for Wireshark.
     Capture(capture::Capture),
+    /// Move streams to another datapath while they run.
+    Rebind(rebind::Rebind),
     /// Check this host and look for what is odd.
     Doctor(look::Doctor),
     /// Work on configuration files of the runtime.
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Command::Sub(sub) => sub.run(&context),
         Command::Status(status) => status.run(&context),
         Command::Capture(capture) => capture.run(&context),
+        Command::Rebind(rebind) => rebind.run(&context),
         Command::Doctor(doctor) => doctor.run(&context),
         Command::Config(config) => config.run(&context),
         Command::Tc(tc) => tc.run(&context),

@@ -257,6 +257,7 @@ impl Core {
             }
             to_runtime::Body::Hello(_) => refusal(Code::Protocol, "a second hello"),
             to_runtime::Body::Capture(_) => refusal(Code::NotFound, "there is nothing to capture in a session"),
+            to_runtime::Body::Rebind(_) => refusal(Code::NotFound, "there is nothing to move in a session"),
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`config`] | the configuration: every key, its default, its check |
 //! | [`core`] | the state machine, without input or output |
 //! | [`policy`] | requested QoS to effective QoS, as a table |
+//! | `rebind` | who may move streams to another datapath, and what was asked for |
 //! | [`server`] | sockets, credentials, descriptors around the core |
 //! | [`network`] | channels to other hosts: one thread, if the configuration has a `[network]` section |
 //! | [`doctor`] | what this host can do, and what is odd |
@@ -33,4 +34,5 @@ pub mod doctor;
 pub mod knob;
 pub mod network;
 pub mod policy;
+mod rebind;
 pub mod server;

@@ -192,30 +192,40 @@ impl Table {
                 Standing::NotHere(why) => passed.push(format!("{own} has no {}: {why}", one.name())),
             }
         }
-        let mut served = requested;
-        let mut reasons = Vec::new();
-        if requested.acceleration() == Acceleration::Preferred && !kind.is_accelerated() {
-            served.set_acceleration(Acceleration::None);
-            let why = if passed.is_empty() { "network.policy names none for it".into() } else { passed.join("; ") };
-            reasons.push(format!(
-                "acceleration=preferred: {own} and {host} have no accelerated datapath in common: {why}"
-            ));
-        }
-        if requested.timing() == Timing::Sensitive {
-            served.set_timing(Timing::BestEffort);
-            let what = if kind == Kind::Udp { "kernel UDP" } else { kind.name() };
-            reasons.push(format!("timing=sensitive: {what} has no time-aware gate, messages go as soon as they can"));
-        }
-        let transport = if requested.reliability() == Reliability::Reliable { "reliable" } else { "datagram" };
-        let effective = EffectiveQos {
-            qos: Some(served),
-            datapath: kind.name().into(),
-            transport: transport.into(),
-            peer: host.to_owned(),
-            reasons,
-        };
-        Choice { kind, effective }
+        let why = if passed.is_empty() { "network.policy names none for it".into() } else { passed.join("; ") };
+        let why = format!("{own} and {host} have no accelerated datapath in common: {why}");
+        serve(kind, requested, host, &why)
     }
+
+    /// What a stream gets over the datapath that an operator has asked for, instead of the one that the table says.
+    #[must_use]
+    pub fn asked(kind: Kind, requested: Qos, host: &str) -> Choice {
+        serve(kind, requested, host, &format!("it was asked to go over {}", kind.name()))
+    }
+}
+
+/// What a stream gets over a datapath, and if that is not accelerated, `why`.
+fn serve(kind: Kind, requested: Qos, host: &str, why: &str) -> Choice {
+    let mut served = requested;
+    let mut reasons = Vec::new();
+    if requested.acceleration() == Acceleration::Preferred && !kind.is_accelerated() {
+        served.set_acceleration(Acceleration::None);
+        reasons.push(format!("acceleration=preferred: {why}"));
+    }
+    if requested.timing() == Timing::Sensitive {
+        served.set_timing(Timing::BestEffort);
+        let what = if kind == Kind::Udp { "kernel UDP" } else { kind.name() };
+        reasons.push(format!("timing=sensitive: {what} has no time-aware gate, messages go as soon as they can"));
+    }
+    let transport = if requested.reliability() == Reliability::Reliable { "reliable" } else { "datagram" };
+    let effective = EffectiveQos {
+        qos: Some(served),
+        datapath: kind.name().into(),
+        transport: transport.into(),
+        peer: host.to_owned(),
+        reasons,
+    };
+    Choice { kind, effective }
 }
 
 /// What a stream gets towards another host when `strict` was asked for and that host serves less, for these reasons: nothing.
@@ -310,6 +320,20 @@ mod tests {
         assert_eq!((next.kind, next.effective.reasons.len()), (Kind::Xdp, 0), "it is accelerated all the same");
         let last = with(&[Kind::Udp]);
         assert!(last.effective.reasons[0].contains("there offers no dpdk; there offers no xdp"), "{last:?}");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_served_with_its_reasons() {
+        for qos in every_qos() {
+            for kind in Kind::ALL {
+                let choice = Table::asked(kind, qos, "there");
+                let effective = choice.effective;
+                assert_eq!((choice.kind, effective.datapath.as_str()), (kind, kind.name()));
+                assert_eq!(effective.qos != Some(qos), !effective.reasons.is_empty(), "{qos:?}");
+                let less = qos.acceleration() == Acceleration::Preferred && kind == Kind::Udp;
+                assert_eq!(effective.reasons.iter().any(|reason| reason.contains("asked to go over udp")), less);
+            }
+        }
     }
 
     #[test]

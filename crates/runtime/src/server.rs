@@ -7,6 +7,7 @@ use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
 use crate::network::{Network, NetworkError, ToNetwork};
+use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::map_peer;
@@ -429,6 +430,18 @@ impl Shell {
                     Err((code, text)) => to_client::Body::Refused(control::Refused { code: code.number(), text }),
                 };
                 tracing::info!(conn, uid = credentials.uid, datapath = wanted.datapath, answer = ?body, "capture");
+                return self.queue(conn, encode(&ToClient { request: message.request, body: Some(body) }), None);
+            }
+            Some(to_runtime::Body::Rebind(wanted)) => {
+                tracing::info!(conn, uid = credentials.uid, ?wanted, "rebind");
+                let asked = rebind::check(wanted, credentials, self.network.is_some());
+                let body = match asked {
+                    Ok(asked) => {
+                        connection.hello_by = None;
+                        return self.tell_network(ToNetwork::Rebind(conn, message.request, asked));
+                    }
+                    Err((code, text)) => to_client::Body::Refused(control::Refused { code: code.number(), text }),
+                };
                 return self.queue(conn, encode(&ToClient { request: message.request, body: Some(body) }), None);
             }
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {

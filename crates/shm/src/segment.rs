@@ -155,10 +155,13 @@ impl SegmentView {
     #[must_use]
     pub fn append(&self, slot: u32, offset: u32, length: u32, out: &mut Vec<u8>) -> bool {
         let Some(from) = self.locate(slot, offset, length) else { return false };
-        let at = out.len();
-        out.resize(at + length as usize, 0);
+        let bytes = length as usize;
+        out.reserve(bytes);
+        let Some(to) = out.spare_capacity_mut().get_mut(..bytes) else { return false };
         // SAFETY: `locate` has checked that `length` bytes are mapped there, and the view keeps them mapped.
-        unsafe { copy_out(from, &mut out[at..]) };
+        unsafe { copy_into(from, to) };
+        // SAFETY: so many were reserved, and have just been written.
+        unsafe { out.set_len(out.len() + bytes) };
         true
     }
 }

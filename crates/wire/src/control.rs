@@ -54,6 +54,9 @@ pub mod to_runtime {
         /// capture comes by that socket, and when its other end is shut for writing the capture ends with its statistics.
         #[prost(message, tag = "11")]
         Capture(super::Capture),
+        /// May come without a hello. Answered by `Rebound`.
+        #[prost(message, tag = "12")]
+        Rebind(super::Rebind),
     }
 }
 
@@ -193,6 +196,36 @@ pub struct Capture {
     pub datapath: String,
 }
 
+/// Moves streams of this host to another datapath while they run: for root and the runtime's own user only. It holds for what
+/// they open later too, until it is asked for otherwise or the runtime ends; where that datapath does not stand, the policy's
+/// table holds.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Rebind {
+    /// The stream's name; empty for all.
+    #[prost(string, tag = "1")]
+    pub stream: String,
+    /// The name of the host that they go to; empty for all.
+    #[prost(string, tag = "2")]
+    pub host: String,
+    /// The kind of the datapath: `udp`, `xdp`, `dpdk`; empty for what the table says.
+    #[prost(string, tag = "3")]
+    pub datapath: String,
+}
+
+/// What came of a [`Rebind`]. A source has a flow to each host with sinks of its channel.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Rebound {
+    /// Flows that are moving now.
+    #[prost(uint32, tag = "1")]
+    pub moving: u32,
+    /// Flows that were where they are to be.
+    #[prost(uint32, tag = "2")]
+    pub there: u32,
+    /// Flows that are not accepted yet, and move when they are.
+    #[prost(uint32, tag = "3")]
+    pub later: u32,
+}
+
 /// Ends a session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Goodbye {}
@@ -249,6 +282,9 @@ pub mod to_client {
         /// Event: the runtime is stopping; local links go on, the client reconnects.
         #[prost(message, tag = "13")]
         Stopping(super::Stopping),
+        /// Answers `Rebind`.
+        #[prost(message, tag = "14")]
+        Rebound(super::Rebound),
     }
 }
 

@@ -4,8 +4,10 @@
 use insane::{Qos, Reliability, Sink, Source};
 use insane_datapath::fault::Plan;
 use insane_tests_host::Watchdog;
+use insane_tests_host::programs::{Said, program, run};
 use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
-use insane_tests_network::{LIMIT, eventually, law, law_holds, network_count, reliable, status};
+use insane_tests_network::{LIMIT, Random, eventually, law, law_holds, network_count, reliable, status};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -192,6 +194,100 @@ fn a_reliable_stream_moves_without_a_loss() {
 fn a_best_effort_stream_moves_in_order() {
     let _watchdog = Watchdog::start("best effort moves", TEST);
     moves(accelerated(Qos::default()));
+}
+
+/// What an operator says: `insane rebind` at the runtime of the source.
+fn rebind(socket: &std::path::Path, more: &[&str]) -> Said {
+    let mut command = Command::new(program("insane-cli", "insane"));
+    run(command.arg("--json").arg("--socket").arg(socket).arg("rebind").args(more), LIMIT)
+}
+
+/// A stream is moved to and fro on request, hundreds of times while messages flow; nothing is reordered, repeated or, if reliable,
+/// lost.
+fn moves_on_request(qos: Qos, rounds: u64) {
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", "xdp");
+    let moved = || status(&a)["network"]["hosts"][0]["moves"].as_u64().unwrap_or(0);
+    let socket = one.socket();
+    let (sent, got) = numbers(&source, &sink, qos.reliability() == Reliability::Reliable, |seen| {
+        let before = moved();
+        let mut chance = Random(rounds);
+        let (mut at, mut asked) = ("xdp", 0u64);
+        for _ in 0..rounds {
+            let to = ["udp", "xdp", "auto"][chance.below(3) as usize];
+            // The table says xdp.
+            let (from, real) = (at, if to == "auto" { "xdp" } else { to });
+            at = real;
+            let said = rebind(&socket, &["--datapath", to]);
+            assert_eq!(said.code(), 0, "{said:?}");
+            let report: serde_json::Value = serde_json::from_str(&said.out).expect("json");
+            let count = |what: &str| report[what].as_u64().unwrap_or(u64::MAX);
+            assert_eq!(count("moving") + count("there") + count("later"), 1, "{report}");
+            assert!(from != real || count("moving") == 0, "{report}");
+            asked += u64::from(from != real);
+            std::thread::sleep(Duration::from_millis(chance.below(8)));
+        }
+        goes_over(&stream, "host-1", at);
+        let seen_then = seen.load(Ordering::Relaxed);
+        assert!(eventually(|| seen.load(Ordering::Relaxed) > seen_then + 100), "nothing comes; {}", law(&a));
+        // A request that comes before the last move is through may find the stream where it is to be.
+        assert!(asked > rounds / 4 && moved() > before + asked / 4, "{asked} asked, {} moves", moved() - before);
+    });
+    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
+    assert!(got.len() > 400, "{} of {sent}", got.len());
+    if qos.reliability() == Reliability::Reliable {
+        assert!(got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(&a));
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_reliable_stream_moves_on_request_without_a_loss() {
+    let _watchdog = Watchdog::start("reliable, on request", TEST);
+    moves_on_request(accelerated(reliable()), 250);
+}
+
+#[test]
+fn a_best_effort_stream_moves_on_request_in_order() {
+    let _watchdog = Watchdog::start("best effort, on request", TEST);
+    moves_on_request(accelerated(Qos::default()), 250);
+}
+
+/// What cannot be done changes nothing and says why; what was asked for says so in the reasons, holds for streams that are opened
+/// later, and is taken back by `auto`.
+#[test]
+fn a_request_that_cannot_be_met_says_why() {
+    let _watchdog = Watchdog::start("requests", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let socket = one.socket();
+    let refused = |more: &[&str], text: &str| {
+        let said = rebind(&socket, more);
+        assert!(said.code() == 1 && said.err.contains(text), "{more:?}: {said:?}");
+    };
+    refused(&["--datapath", "udp"], "none goes to another host now");
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "xdp");
+    let name = stream.name().to_owned();
+    refused(&["--datapath", "dpdk"], "host-0 has no dpdk");
+    refused(&["--datapath", "udp", "--host", "host-7"], &format!("`{name}` to host-1"));
+    refused(&["--datapath", "udp", "--stream", "another"], "no such stream goes to such a host");
+    let said = rebind(&socket, &["--datapath", "tcp"]);
+    assert!(said.code() == 2 && said.err.contains("or auto"), "{said:?}");
+    goes_over(&stream, "host-1", "xdp");
+    assert_eq!(rebind(&socket, &["--datapath", "udp", "--host", "host-1", "--stream", &name]).code(), 0);
+    goes_over(&stream, "host-1", "udp");
+    let effective = towards(&stream, "host-1");
+    assert!(effective.reasons[0].contains("it was asked to go over udp"), "{effective:?}");
+    source.send(b"over udp").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"over udp");
+    assert_eq!(rebind(&socket, &["--datapath", "auto"]).code(), 0);
+    goes_over(&stream, "host-1", "xdp");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
 /// Whichever runtime dies, and whatever the network does meanwhile, a reliable stream delivers every number once and in order.

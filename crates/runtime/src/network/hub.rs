@@ -14,6 +14,7 @@ use crate::network::long_words::LongWords;
 use crate::network::ports::Port;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
+use crate::rebind::Requests;
 use insane_datapath::batch::{self, Outcome, Peeked, Place};
 use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
@@ -90,6 +91,8 @@ pub(crate) struct Hub {
     /// Datapaths that the configuration names and that could not be opened, and why.
     pub(crate) absent: Vec<(Kind, String)>,
     pub(crate) table: policy::Table,
+    /// What was asked for instead of what the table says.
+    pub(crate) requests: Requests,
     next_frame: u64,
     pub(crate) hosts: Vec<Host>,
     /// Hosts by port and address there.
@@ -165,6 +168,7 @@ impl Hub {
             ports,
             absent,
             table,
+            requests: Requests::default(),
             next_frame: 0,
             hosts,
             by_address,
@@ -539,6 +543,7 @@ impl Hub {
                 }
                 ToNetwork::Withdraw(sink) => self.directory.withdraw(sink),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
+                ToNetwork::Rebind(conn, request, asked) => self.asked_to_rebind(conn, request, asked),
             }
         }
         self.serve_directory();

@@ -47,6 +47,7 @@ mod words;
 
 use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
+use crate::rebind::Asked;
 use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
@@ -72,6 +73,8 @@ pub(crate) enum ToNetwork {
     Found(SocketAddr),
     /// The directory has it no more.
     Gone(SocketAddr),
+    /// Streams are to go over another datapath.
+    Rebind(Conn, u64, Asked),
     /// To end.
     Stop,
 }
@@ -89,6 +92,8 @@ pub(crate) enum FromNetwork {
     Effective(SessionId, String, EffectiveQos),
     /// A host of this name refuses a sink of this one, for these reasons.
     Refused(SinkId, String, Vec<String>),
+    /// What is answered to one who has asked beside the sessions.
+    Answer(Conn, ToClient),
 }
 
 impl FromNetwork {
@@ -119,6 +124,7 @@ impl FromNetwork {
             Self::Request(conn, message) => core.request(conn, who, message, |_| true),
             Self::Effective(session, stream, effective) => core.effective(session, &stream, effective),
             Self::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
+            Self::Answer(conn, message) => vec![Action::Send(conn, message)],
         }
     }
 }

@@ -7,17 +7,25 @@
 //! is given nothing before the first flow is done, and a flow that is not accepted yet does not move but with its path.
 
 use crate::config::Kind;
+use crate::core::Conn;
+use crate::network::FromNetwork;
 use crate::network::host::{Host, OutFlow, path_config};
 use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
-use crate::policy::{Choice, Standing};
+use crate::policy::{self, Choice, Standing};
+use crate::rebind::{Asked, Refusal};
 use insane_datapath::Address;
 use insane_transport::Path;
+use insane_wire::control::{self, ToClient, to_client};
+use insane_wire::error::Code;
 use insane_wire::host::{self as wire, to_host::Body};
 use insane_wire::qos::Qos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// So many streams are named in a refusal.
+const MOST_NAMED: usize = 16;
 
 impl Hub {
     /// What other hosts are told of this one's datapaths beside UDP.
@@ -103,8 +111,68 @@ impl Hub {
     }
 
     /// What a stream of this QoS gets towards a host now.
-    pub(crate) fn choose(&self, host: usize, qos: Qos) -> Choice {
+    pub(crate) fn choose(&self, host: usize, stream: &str, qos: Qos) -> Choice {
+        let name = &self.hosts[host].name;
+        let asked = self.requests.kind(stream, name);
+        if let Some(kind) = asked.filter(|kind| self.standing(host, *kind) == Standing::Connected) {
+            return policy::Table::asked(kind, qos, name);
+        }
         self.table.choose(qos, (&self.own_name, &self.hosts[host].name), |kind| self.standing(host, kind))
+    }
+
+    /// Moves what an operator wants moved, and answers.
+    pub(crate) fn asked_to_rebind(&mut self, conn: Conn, request: u64, asked: Asked) {
+        let body = match self.rebind_as_asked(asked) {
+            Ok(rebound) => to_client::Body::Rebound(rebound),
+            Err((code, text)) => to_client::Body::Refused(control::Refused { code: code.number(), text }),
+        };
+        let _ = self.ends.outbox.send(FromNetwork::Answer(conn, ToClient { request, body: Some(body) }));
+        self.ends.out_bell.ring();
+    }
+
+    /// Nothing is changed if a stream that it is about cannot go there.
+    fn rebind_as_asked(&mut self, asked: Asked) -> Result<control::Rebound, Refusal> {
+        let mut flows = Vec::new();
+        for (host, one) in self.hosts.iter().enumerate() {
+            let open = |flow: &&OutFlow| !flow.closing && !flow.lost && asked.is_for(&flow.about.stream, &one.name);
+            let found = one.flows.iter().enumerate().filter(|(_, flow)| flow.as_ref().as_ref().is_some_and(open));
+            flows.extend(found.map(|(at, _)| (host, at)));
+        }
+        if flows.is_empty() {
+            let there = self.hosts.iter().flat_map(|host| {
+                let open = host.flows.iter().flatten().filter(|flow| !flow.closing && !flow.lost);
+                open.map(|flow| format!("`{}` to {}", flow.about.stream, host.name))
+            });
+            let there: BTreeSet<String> = there.collect();
+            let there: Vec<String> = there.into_iter().take(MOST_NAMED).collect();
+            let text = if there.is_empty() { "none goes to another host now".into() } else { there.join(", ") };
+            return Err((Code::NotFound, format!("no such stream goes to such a host from here; {text}")));
+        }
+        for (host, _) in &flows {
+            let name = &self.hosts[*host].name;
+            let why = match asked.kind.map(|kind| (kind.name(), self.standing(*host, kind))) {
+                None | Some((_, Standing::Connected)) => continue,
+                Some((kind, Standing::Unconnected)) => format!("{} does not reach {name} over {kind}", self.own_name),
+                Some((kind, Standing::NotThere)) => format!("{name} offers no {kind}"),
+                Some((kind, Standing::NotHere(why))) => format!("{} has no {kind}: {why}", self.own_name),
+            };
+            return Err((Code::NotFound, why));
+        }
+        self.requests.add(asked)?;
+        let (now, mut rebound) = (self.now(), control::Rebound::default());
+        for (host, at) in flows {
+            let before = self.hosts[host].moves;
+            self.rebind_if_better(host, at, now);
+            let flow = self.hosts[host].flows[at].as_ref();
+            if self.hosts[host].moves != before {
+                rebound.moving += 1;
+            } else if flow.is_some_and(|flow| !flow.accepted) {
+                rebound.later += 1;
+            } else {
+                rebound.there += 1;
+            }
+        }
+        Ok(rebound)
     }
 
     /// The port of a choice.
@@ -172,7 +240,7 @@ impl Hub {
             return;
         }
         let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
-        let choice = self.choose(host, qos);
+        let choice = self.choose(host, &flow.about.stream, qos);
         let to = self.port_of(host, choice.kind);
         if to != from && self.ports[from].kind != choice.kind {
             self.rebind(host, at, to, now);
@@ -237,8 +305,8 @@ impl Hub {
         for account in accounts {
             let is = self.hosts[host].accounts[*account].as_ref().filter(|account| account.was_attached);
             let Some((at, link, sink)) = is.map(|is| (is.domain, is.link, is.sink)) else { continue };
-            let qos = self.sinks.get(&sink).and_then(|sink| sink.announced.qos).unwrap_or_default();
-            let effective = self.choose(host, qos).effective;
+            let Some(announced) = self.sinks.get(&sink).map(|sink| &sink.announced) else { continue };
+            let effective = self.choose(host, &announced.stream, announced.qos.unwrap_or_default()).effective;
             self.tell_effective(at, link, host, effective);
         }
     }

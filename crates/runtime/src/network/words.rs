@@ -307,9 +307,9 @@ impl Hub {
         (entry.open, entry.join) = (true, of.joins);
         let join = of.joins;
         self.domains[at].attach(link, source, sink, (cell, join));
-        let qos = self.sinks.get(&sink).and_then(|s| s.announced.qos).unwrap_or_default();
-        let effective = self.choose(host, qos).effective;
-        self.tell_effective(at, link, host, effective);
+        let announced = self.sinks.get(&sink).map(|s| &s.announced);
+        let effective = announced.map(|a| self.choose(host, &a.stream, a.qos.unwrap_or_default()).effective);
+        effective.into_iter().for_each(|effective| self.tell_effective(at, link, host, effective));
         true
     }
 
@@ -339,7 +339,7 @@ impl Hub {
         tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
         let (host, announced) = (known.host, known.announced.clone());
-        let choice = self.choose(host, announced.qos.unwrap_or_default());
+        let choice = self.choose(host, &announced.stream, announced.qos.unwrap_or_default());
         if (strict || announced.strict) && !choice.effective.reasons.is_empty() {
             return self.refuse(at, (link, source), sink, host, choice.effective);
         }

@@ -1,0 +1,73 @@
+//! What is asked of the runtime beside a session: by an operator, of the runtime itself.
+
+use crate::common::Failure;
+use insane::{Code, find_socket};
+use insane_shm::socket::{Received, receive, send};
+use insane_wire::control::{ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the runtime may take to answer, and to end what it was asked for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks the runtime, and waits for its answer. `what` it is to do, for people.
+pub(crate) fn ask(
+    connection: &OwnedFd,
+    body: to_runtime::Body,
+    fds: &[BorrowedFd<'_>],
+    what: &str,
+) -> Result<to_client::Body, Failure> {
+    let lost = || Failure {
+        number: Code::RuntimeLost.number(),
+        text: insane::Error::from(Code::RuntimeLost).to_string(),
+        usage: false,
+    };
+    let message = ToRuntime { request: 1, body: Some(body) };
+    send(connection.as_fd(), &encode(&message), fds).map_err(|_| lost())?;
+    wait(connection.as_fd(), PATIENCE);
+    let answer = match receive(connection.as_fd(), MAX_CONTROL_BYTES) {
+        Ok(Received::Message(bytes, _)) => decode::<ToClient>(&bytes).ok().and_then(|answer| answer.body),
+        _ => return Err(lost()),
+    };
+    match answer {
+        Some(to_client::Body::Refused(refused)) => {
+            // A runtime of an earlier release does not know the request, and takes it for a missing hello.
+            let code = Code::from_number(refused.code).unwrap_or(Code::Protocol);
+            let older = || format!("this runtime cannot {what}: it is older");
+            let text = if code == Code::Protocol { older() } else { refused.text };
+            Err(insane::Error::new(code, text).into())
+        }
+        Some(body) => Ok(body),
+        None => Err(insane::Error::from(Code::Protocol).into()),
+    }
+}
+
+/// Waits until there is something to read, or for so long.
+pub(crate) fn wait(fd: BorrowedFd<'_>, limit: Duration) {
+    let limit = Timespec::try_from(limit).ok();
+    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
+}
+
+/// Connects to the runtime.
+pub(crate) fn connect(socket: Option<&Path>) -> Result<OwnedFd, insane::Error> {
+    let mut tried = Vec::new();
+    for path in socket.map_or_else(find_socket, |path| vec![path.to_owned()]) {
+        let flags = SocketFlags::CLOEXEC;
+        let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .and_then(|fd| rustix::net::connect(&fd, &SocketAddrUnix::new(&path)?).map(|()| fd));
+        match connected {
+            Ok(fd) => return Ok(fd),
+            Err(Errno::ACCESS | Errno::PERM) => {
+                let text = format!("the socket {} is not open to this user", path.display());
+                return Err(insane::Error::new(Code::NotPermitted, text));
+            }
+            Err(e) => tried.push(format!("{}: {e}", path.display())),
+        }
+    }
+    Err(insane::Error::new(Code::RuntimeNotFound, tried.join("; ")))
+}
