@@ -99,7 +99,8 @@ class Made(unittest.TestCase):
     def test_a_run_that_is_told_to_end_removes_them(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             # Who is started in the background by a shell has its interrupts ignored, and so would this one.
-            text = ("import signal, sys, time\n" "signal.signal(signal.SIGINT, signal.default_int_handler)\n" f"sys.path.insert(0, {str(BENCH)!r})\n" "from suite import hosts\n"
+            text = ("import signal, sys, time\n" "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                    f"sys.path.insert(0, {str(BENCH)!r})\n" "from suite import hosts\n"
                     "with hosts.two_hosts() as pair:\n    print(*pair.names, flush=True)\n    time.sleep(60)\n")
             with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                   text=True) as run:

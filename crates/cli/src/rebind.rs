@@ -42,7 +42,8 @@ impl Rebind {
             host: self.host.clone().unwrap_or_default(),
             datapath: self.datapath.0.map(|kind| kind.name().to_owned()).unwrap_or_default(),
         };
-        let to_client::Body::Rebound(rebound) = ask(&connection, to_runtime::Body::Rebind(wanted), &[], "move streams")?
+        let to_client::Body::Rebound(rebound) =
+            ask(&connection, to_runtime::Body::Rebind(wanted), &[], "move streams")?
         else {
             return Err(Failure::from(insane::Error::from(Code::Protocol)));
         };

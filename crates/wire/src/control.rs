@@ -14,7 +14,7 @@ pub struct ToRuntime {
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// What is asked.
-    #[prost(oneof = "to_runtime::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "to_runtime::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub body: Option<to_runtime::Body>,
 }
 
@@ -237,7 +237,7 @@ pub struct ToClient {
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// What is said.
-    #[prost(oneof = "to_client::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "to_client::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub body: Option<to_client::Body>,
 }
 
