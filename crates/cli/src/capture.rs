@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// the runtime's own user may. It ends when interrupted, after --count or after --seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Capture {
-    /// The datapath: udp, xdp or dpdk.
+    /// The datapath: udp, xdp, dpdk or plugin.
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     datapath: Kind,
     /// The file to write, which must not exist yet; `-` for standard output.

@@ -11,7 +11,7 @@ use insane_wire::control::{self, to_client, to_runtime};
 /// runtime's own user may.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rebind {
-    /// The datapath: udp, xdp or dpdk; auto for what the policy's table says.
+    /// The datapath: udp, xdp, dpdk or plugin; auto for what the policy's table says.
     #[arg(long, value_name = "KIND", value_parser = parse_wanted)]
     datapath: Wanted,
     /// Only this stream.

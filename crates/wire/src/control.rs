@@ -191,7 +191,7 @@ pub struct Query {
 /// Captures what goes through a datapath, whichever domain it is of: for root and the runtime's own user only.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Capture {
-    /// The kind of the datapath: `udp`, `xdp`, `dpdk`.
+    /// The kind of the datapath: `udp`, `xdp`, `dpdk`, `plugin`.
     #[prost(string, tag = "1")]
     pub datapath: String,
 }
@@ -207,7 +207,7 @@ pub struct Rebind {
     /// The name of the host that they go to; empty for all.
     #[prost(string, tag = "2")]
     pub host: String,
-    /// The kind of the datapath: `udp`, `xdp`, `dpdk`; empty for what the table says.
+    /// The kind of the datapath: `udp`, `xdp`, `dpdk`, `plugin`; empty for what the table says.
     #[prost(string, tag = "3")]
     pub datapath: String,
 }

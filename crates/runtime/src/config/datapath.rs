@@ -3,6 +3,7 @@
 use super::{ConfigError, Network};
 use insane_netstack::{Mac, Prefix};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// A kind of datapath, as the configuration, reports and other hosts name it.
@@ -16,11 +17,13 @@ pub enum Kind {
     Xdp,
     /// DPDK, with the packet engine.
     Dpdk,
+    /// Somebody's own, from a shared object (`insane_datapath.h`), with the packet engine.
+    Plugin,
 }
 
 impl Kind {
     /// All there are.
-    pub const ALL: [Self; 3] = [Self::Udp, Self::Xdp, Self::Dpdk];
+    pub const ALL: [Self; 4] = [Self::Udp, Self::Xdp, Self::Dpdk, Self::Plugin];
 
     /// Its name.
     #[must_use]
@@ -29,6 +32,7 @@ impl Kind {
             Self::Udp => "udp",
             Self::Xdp => "xdp",
             Self::Dpdk => "dpdk",
+            Self::Plugin => "plugin",
         }
     }
 
@@ -75,8 +79,10 @@ pub struct Datapath {
     pub interrupts: bool,
     /// Arguments for DPDK's environment; empty: by the kind of device.
     pub eal: String,
-    /// The path of `libinsane_dpdk.so`; empty: the usual places.
+    /// The path of the plug-in's object, or of `libinsane_dpdk.so`; empty for that: the usual places.
     pub library: String,
+    /// What the plug-in is told, by the names that it knows.
+    pub options: BTreeMap<String, String>,
 }
 
 /// Where an interface's frames are taken.
@@ -109,6 +115,7 @@ impl Default for Datapath {
             interrupts: false,
             eal: String::new(),
             library: String::new(),
+            options: BTreeMap::new(),
         }
     }
 }
@@ -162,19 +169,43 @@ impl Datapath {
     /// A key that has nothing to say for this kind, or contradicts another: the key, its value, what it takes.
     fn foreign(&self) -> Option<(&'static str, String, &'static str)> {
         let quoted = |text: &str| format!("\"{text}\"");
-        if self.kind != Kind::Dpdk {
-            let keys = [("device", &self.device), ("eal", &self.eal), ("library", &self.library)];
-            if self.interrupts {
-                return Some(("interrupts", "true".into(), "nothing: it is for kind = \"dpdk\""));
-            }
-            let (key, value) = keys.into_iter().find(|(_, value)| !value.is_empty())?;
+        let own = [Kind::Dpdk, Kind::Plugin].contains(&self.kind);
+        let plugin = self.kind == Kind::Plugin;
+        let texts = [("device", &self.device), ("eal", &self.eal)];
+        let first = texts.into_iter().find(|(_, value)| !value.is_empty());
+        if let Some((key, value)) = first.filter(|_| self.kind != Kind::Dpdk) {
             return Some((key, quoted(value), "nothing: it is for kind = \"dpdk\""));
+        }
+        if self.interrupts && self.kind != Kind::Dpdk {
+            return Some(("interrupts", "true".into(), "nothing: it is for kind = \"dpdk\""));
+        }
+        if !self.library.is_empty() && !own {
+            return Some(("library", quoted(&self.library), "nothing: it is for kind = \"dpdk\" and \"plugin\""));
+        }
+        if !self.options.is_empty() && !plugin {
+            return Some(("options", format!("{:?}", self.options), "nothing: it is for kind = \"plugin\""));
+        }
+        if !own {
+            return None;
         }
         if !self.device.is_empty() && !self.interface.is_empty() {
             return Some(("device", quoted(&self.device), "nothing, or a device instead of an interface"));
         }
+        if plugin && !self.library.starts_with('/') {
+            return Some(("library", quoted(&self.library), "the absolute path of the plug-in's shared object"));
+        }
         if !self.library.is_empty() && !self.library.starts_with('/') {
             return Some(("library", quoted(&self.library), "an absolute path, or nothing"));
+        }
+        if plugin && !self.interface.is_empty() {
+            return Some(("interface", quoted(&self.interface), "nothing: options tell the plug-in where it is"));
+        }
+        if plugin && !self.station.is_empty() {
+            return Some(("station", quoted(&self.station), "nothing: the plug-in says its own"));
+        }
+        let odd = |text: &String| text.contains('\0');
+        if self.options.iter().any(|(key, value)| odd(key) || odd(value)) {
+            return Some(("options", format!("{:?}", self.options), "texts without a NUL"));
         }
         if self.mode != Mode::Auto {
             return Some(("mode", format!("{:?}", self.mode).to_lowercase(), "nothing: it is for kind = \"xdp\""));
@@ -185,9 +216,12 @@ impl Datapath {
         (self.frames < 256).then(|| ("frames", self.frames.to_string(), "a power of two from 256 to 65536"))
     }
 
-    /// What no other datapath may have: its interface or device.
+    /// What no other datapath may have: its interface or device; of a plug-in, its object.
     #[must_use]
     pub fn place(&self) -> &str {
+        if self.kind == Kind::Plugin {
+            return &self.library;
+        }
         if self.interface.is_empty() { self.device.split(',').next().unwrap_or_default() } else { &self.interface }
     }
 
@@ -197,13 +231,13 @@ impl Datapath {
             Err(ConfigError::Value { key, value: value.to_string(), takes })
         };
         if self.kind == Kind::Udp {
-            return refuse("kind", &"\"udp\"", "xdp or dpdk: kernel UDP is always there, at network.listen");
+            return refuse("kind", &"\"udp\"", "xdp, dpdk or plugin: kernel UDP is always there, at network.listen");
         }
         if let Some((key, value, takes)) = self.foreign() {
             return refuse(key, &value, takes);
         }
         let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,#;?".contains(c);
-        let named = self.device.is_empty() || !self.interface.is_empty();
+        let named = self.kind != Kind::Plugin && (self.device.is_empty() || !self.interface.is_empty());
         if named && (self.interface.is_empty() || self.interface.len() > 15 || self.interface.contains(odd)) {
             return refuse("interface", &format!("\"{}\"", self.interface), "an interface's name, at most 15 bytes");
         }
@@ -256,9 +290,13 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
         };
         for other in &all[..at] {
             // One program at a time is attached to an interface, so two datapaths cannot share its queues between them.
-            if other.place() == one.place() {
+            if other.place() == one.place() && (one.kind != Kind::Plugin || other.options == one.options) {
                 return refuse(
-                    if one.interface.is_empty() { "device" } else { "interface" },
+                    match (one.kind, one.interface.is_empty()) {
+                        (Kind::Plugin, _) => "options",
+                        (_, true) => "device",
+                        _ => "interface",
+                    },
                     one.place(),
                     "one that no other datapath has: a queue has one owner",
                 );
@@ -321,6 +359,22 @@ mod tests {
         format!("[[network.datapath]]\nkind = \"dpdk\"\naddress = \"10.0.0.103/24\"\n{rest}\n")
     }
 
+    fn plugin(rest: &str) -> String {
+        format!("[[network.datapath]]\nkind = \"plugin\"\naddress = \"10.0.0.104/24\"\n{rest}\n")
+    }
+
+    #[test]
+    fn plugins_have_options_of_their_own() {
+        let one = plugin("library = \"/opt/frames.so\"\noptions = { path = \"/run/a\", mtu = \"9000\" }");
+        let config = parse(&one).unwrap();
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+        let datapath = &config.network.as_ref().unwrap().datapath[0];
+        assert_eq!((datapath.place(), datapath.options["mtu"].as_str()), ("/opt/frames.so", "9000"));
+        // Two ports of one plug-in are apart by what they are told.
+        let other = one.replace("104", "105").replace("/run/a", "/run/b");
+        parse(&(one + &other)).unwrap();
+    }
+
     #[test]
     fn contradictions_and_odd_values_are_refused_by_key() {
         for (bad, key) in [
@@ -329,6 +383,18 @@ mod tests {
             ("[[network.datapath]]\nkind = \"dpdk\"", "network.datapath[0].interface"),
             (&format!("{ONE}interrupts = true"), "network.datapath[0].interrupts"),
             (&format!("{ONE}eal = \"--no-huge\""), "network.datapath[0].eal"),
+            (&format!("{ONE}library = \"/x.so\""), "network.datapath[0].library"),
+            (&format!("{ONE}[network.datapath.options]\nmtu = \"9000\""), "network.datapath[0].options"),
+            (&plugin("library = \"x.so\""), "network.datapath[0].library"),
+            (&plugin(""), "network.datapath[0].library"),
+            (&plugin("library = \"/x.so\"\ninterface = \"eth0\""), "network.datapath[0].interface"),
+            (&plugin("library = \"/x.so\"\nstation = \"02:00:00:00:00:01\""), "network.datapath[0].station"),
+            (&plugin("library = \"/x.so\"\ndevice = \"net_null0\""), "network.datapath[0].device"),
+            (&plugin("library = \"/x.so\"\noptions = { mtu = 9000 }"), "options"),
+            (
+                &(plugin("library = \"/x.so\"") + &plugin("library = \"/x.so\"").replace("104", "105")),
+                "network.datapath[1].options",
+            ),
             (&format!("{ONE}device = \"net_null0\""), "it is for kind = \"dpdk\""),
             (&dpdk("device = \"net_null0\"\ninterface = \"eth0\""), "a device instead of an interface"),
             (&dpdk("interface = \"eth0\"\nlibrary = \"x.so\""), "network.datapath[0].library"),

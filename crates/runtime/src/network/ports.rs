@@ -8,6 +8,7 @@ use insane_datapath::memory::Slot;
 use insane_datapath::tap::{Control, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
+use insane_datapath_plugin::Plugin;
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use serde_json::{Value, json};
@@ -162,6 +163,21 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
     Ok((Box::new(datapath), tap, chosen))
 }
 
+/// Opens a port of somebody's plug-in, and says what that chose.
+fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
+    let unavailable = |reason: String| DatapathError::Unavailable { technology: "plugin", reason };
+    let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
+    let plugin = Plugin::load(&settings.library).map_err(|e| unavailable(e.to_string()))?;
+    let options: Vec<(&str, &str)> = settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let gateway = settings.gateway.parse().ok();
+    let raw = Tap::new(plugin.port(&options)?);
+    let mut datapath = Datagrams::new(raw, DatagramConfig { address, port: settings.port, gateway });
+    datapath.open()?;
+    let (said, tap) = (datapath.raw().inner().describe(), datapath.raw().control());
+    let chosen = if said.is_empty() { plugin.name().to_owned() } else { format!("{}: {said}", plugin.name()) };
+    Ok((Box::new(datapath), tap, chosen))
+}
+
 /// Opens everything that the configuration names: the ports that there are, kernel UDP first, and what became of each.
 ///
 /// # Errors
@@ -175,6 +191,7 @@ pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(V
     for (at, one) in settings.datapath.iter().enumerate() {
         let opened = match one.kind {
             Kind::Dpdk => dpdk(one, at),
+            Kind::Plugin => plugin(one),
             _ => xdp(one),
         };
         let is = match opened {

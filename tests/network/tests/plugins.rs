@@ -1,0 +1,112 @@
+//! Two runtimes with a datapath from somebody's shared object: the template in C that comes with `insane_datapath.h`, frames over
+//! Unix sockets. Without a C compiler: SKIPPED.
+
+use insane::Qos;
+use insane_runtime::config::{Config, Datapath, Kind, Policy};
+use insane_tests_host::Watchdog;
+use insane_tests_namespaces::run;
+use insane_tests_network::cables::{accelerated, ends, goes_over, towards};
+use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, reliable, status};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(60);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// The template, built as its maker would: a copy of its folder and of the header, and its own Makefile.
+fn template(folder: &Path) -> Option<PathBuf> {
+    if run("cc", "--version").is_err() {
+        println!("SKIPPED: there is no C compiler");
+        return None;
+    }
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/datapath-plugin");
+    for file in ["examples/unix_frames/Makefile", "examples/unix_frames/unix_frames.c", "include/insane_datapath.h"] {
+        let name = Path::new(file).file_name().expect("a file");
+        std::fs::copy(from.join(file), folder.join(name)).expect("it is copied");
+    }
+    run("make", &format!("-C {} INCLUDE=.", folder.display())).expect("it builds");
+    Some(folder.join("unix_frames.so"))
+}
+
+/// Two hosts on loopback addresses, whose plug-ins meet in a folder.
+fn two(library: &Path, folder: &Path, change: impl Fn(usize, &mut Datapath)) -> [Process; 2] {
+    let addresses = free_addresses(2);
+    let row = |when: &str, datapaths: &[Kind]| Policy { when: when.into(), datapaths: datapaths.to_vec() };
+    [0, 1].map(|end| {
+        let mut config: Config = config(&format!("host-{end}"), addresses[end], &addresses);
+        let place = |end: usize| folder.join(format!("end{end}")).to_string_lossy().into_owned();
+        let options = [("path", place(end)), ("peer", place(1 - end)), ("address", format!("02:99:00:00:00:0{}", end + 1))];
+        let mut datapath = Datapath {
+            kind: Kind::Plugin,
+            library: library.to_string_lossy().into_owned(),
+            address: format!("10.0.0.{}/24", 101 + end),
+            options: options.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            ..Datapath::default()
+        };
+        change(end, &mut datapath);
+        let network = config.network.as_mut().expect("a network");
+        network.datapath = vec![datapath];
+        network.policy = vec![row("acceleration=preferred", &[Kind::Plugin, Kind::Udp]), row("", &[Kind::Udp])];
+        Process::start(PROGRAM, None, &config)
+    })
+}
+
+#[test]
+fn streams_go_over_a_plugin_where_the_policy_names_it() {
+    let _watchdog = Watchdog::start("plugin", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let [one, mut two] = two(&library, folder.path(), |_, _| ());
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let report = status(&a)["network"]["datapaths"][1].clone();
+    assert_eq!((report["kind"].as_str(), report["state"].as_str()), (Some("plugin"), Some("open")), "{report}");
+    assert!(report["text"].as_str().is_some_and(|text| text.starts_with("unix_frames")), "{report}");
+    for (qos, datapath) in [(accelerated(reliable()), "plugin"), (accelerated(Qos::default()), "plugin"), (reliable(), "udp")] {
+        let (stream, source, sink) = ends(&a, &b, qos, "c");
+        goes_over(&stream, "host-1", datapath);
+        assert!(towards(&stream, "host-1").reasons.is_empty());
+        for len in [0usize, 1, 64, 1400, 5000, 60_000] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            source.send(&bytes).unwrap();
+            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{datapath}, {len}: {e}; {}", law(&a)));
+            assert_eq!(message.to_vec(), bytes);
+        }
+    }
+    // Its host dies and comes back: the plug-in's socket is left behind, and taken over.
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "after");
+    two.again();
+    for n in 0..100u32 {
+        source.send(&n.to_le_bytes()).unwrap();
+    }
+    for n in 0..100u32 {
+        assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), n.to_le_bytes(), "{}", law(&a));
+    }
+    goes_over(&stream, "host-1", "plugin");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_plugin_that_cannot_be_had_is_absent_with_its_reason() {
+    let _watchdog = Watchdog::start("absent", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let [one, two] = two(&library, folder.path(), |end, datapath| {
+        if end == 0 {
+            datapath.options.insert("colour".into(), "blue".into());
+        } else {
+            datapath.library = "/usr/lib/insane/no-such-object.so".into();
+        }
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for (session, text) in [(&a, "colour"), (&b, "no-such-object.so")] {
+        let report = status(session)["network"]["datapaths"][1].clone();
+        assert_eq!(report["state"].as_str(), Some("absent"), "{report}");
+        assert!(report["text"].as_str().is_some_and(|said| said.contains(text)), "{report}");
+    }
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    let effective = towards(&stream, "host-1");
+    assert_eq!(effective.datapath, "udp");
+    assert!(effective.reasons[0].contains("host-0 has no plugin: ") && effective.reasons[0].contains("colour"), "{effective:?}");
+    source.send(b"over udp").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"over udp");
+}
