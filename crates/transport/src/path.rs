@@ -27,8 +27,11 @@ pub(crate) const HELLO_GAP: Duration = Duration::from_millis(20);
 /// How often a hello is repeated that is not answered.
 const HELLO_REPEAT: Duration = Duration::from_millis(100);
 
-/// Credit goes with frames that go anyway once it has waited for this part of an acknowledgement's delay.
+/// Credit goes with frames that go anyway this part of an acknowledgement's delay after the last did.
 const CREDIT_GAP: u32 = 16;
+
+/// That of reliable flows goes by itself after this part of it.
+const CREDIT_RELIABLE: u32 = 8;
 
 /// How many former incarnations of the peer are known never to come back.
 const RETIRED: usize = 16;
@@ -300,6 +303,7 @@ pub struct Path {
     /// Incoming flows whose credit goes with the next frame, and when it goes by itself.
     pub(crate) credits: VecDeque<u32>,
     pub(crate) credit_due: Option<Duration>,
+    credit_said: Duration,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
     pub(crate) backoff: u32,
@@ -346,6 +350,7 @@ impl Path {
             ack_due: None,
             credits: VecDeque::new(),
             credit_due: None,
+            credit_said: now,
             rtt: Rtt::default(),
             congestion: Congestion::new(config.dedicated, config.frame_limit),
             backoff: 0,
@@ -543,9 +548,10 @@ impl Path {
         } else if !incoming.credit_queued {
             incoming.credit_queued = true;
             self.credits.push_back(flow);
-            if self.credit_due.is_none() {
-                self.credit_due = Some(self.last_poll + self.config.ack_delay);
-            }
+            // Somebody may wait to hear that a reliable message is delivered.
+            let part = if incoming.open.reliable { CREDIT_RELIABLE } else { 1 };
+            let due = self.last_poll + self.config.ack_delay / part;
+            self.credit_due = Some(self.credit_due.map_or(due, |at| at.min(due)));
         }
     }
 
@@ -553,9 +559,10 @@ impl Path {
     pub(crate) fn credits_due(&mut self, now: Duration, going: bool) {
         let Some(due) = self.credit_due else { return };
         // Not with each of many frames of a stream that goes the other way.
-        if now < due && !(going && now + self.config.ack_delay >= due + self.config.ack_delay / CREDIT_GAP) {
+        if now < due && !(going && now >= self.credit_said + self.config.ack_delay / CREDIT_GAP) {
             return;
         }
+        self.credit_said = now;
         self.credit_due = None;
         while let Some(flow) = self.credits.pop_front() {
             if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.credit_queued && !one.credit_urgent) {
