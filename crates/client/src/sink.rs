@@ -384,8 +384,8 @@ impl Sink {
                 Wait::Sleep => false,
             };
             if !spins {
-                if spin.is_wanted() {
-                    self.crowd.seen();
+                if wait == Wait::Adaptive {
+                    self.crowd.tried(spin.is_wanted());
                 }
                 self.sleep(left);
                 if wait == Wait::Adaptive {
@@ -394,6 +394,9 @@ impl Sink {
             }
             let found = if wait == Wait::Sleep { self.locked(&mut *take)? } else { self.look(take)? };
             if let Some(message) = found {
+                if spins && wait == Wait::Adaptive {
+                    self.crowd.tried(false);
+                }
                 return Ok(message);
             }
             left = timeout.map(|t| t.saturating_sub(start.elapsed()));

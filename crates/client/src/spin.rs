@@ -70,31 +70,72 @@ impl Spin {
     }
 }
 
-/// What a waiter remembers from one wait to the next: whether others want its core.
+/// What a waiter remembers from one wait to the next: whether others want its core. Something else runs now and then on every
+/// core; only who is in the way twice in a row is taken for one that stays.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    /// Waits until the next trial.
-    left: AtomicU32,
-}
+pub(crate) struct Crowd(AtomicU32);
+
+/// Nobody is known, somebody was there at the last trial, and above that the waits until the next.
+const NONE: u32 = 0;
+const ONCE: u32 = 1;
 
 impl Crowd {
     /// Whether others are known to want the core.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
-        self.left.load(Ordering::Relaxed) > 0
+        self.0.load(Ordering::Relaxed) > ONCE
     }
 
     /// Whether to sleep at once this time: whoever spins holds up the one that it waits for.
     pub(crate) fn is_there(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
+        let known = self.0.load(Ordering::Relaxed);
+        if known > ONCE {
             // Threads that share a waiter may lose a count.
-            self.left.store(left - 1, Ordering::Relaxed);
+            self.0.store(known - 1, Ordering::Relaxed);
         }
-        left > 0
+        known > ONCE
     }
 
-    pub(crate) fn seen(&self) {
-        self.left.store(WAITS_PER_TRIAL, Ordering::Relaxed);
+    /// A trial's end: whether others used the core.
+    pub(crate) fn tried(&self, wanted: bool) {
+        let next = match (wanted, self.0.load(Ordering::Relaxed)) {
+            (false, _) => NONE,
+            (true, NONE) => ONCE,
+            (true, _) => ONCE + WAITS_PER_TRIAL,
+        };
+        self.0.store(next, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_is_one_that_was_there_twice_and_is_looked_for_again() {
+        let crowd = Crowd::default();
+        crowd.tried(true);
+        assert!(!crowd.is_known() && !crowd.is_there(), "something runs now and then");
+        crowd.tried(false);
+        crowd.tried(true);
+        assert!(!crowd.is_there());
+        crowd.tried(true);
+        assert!(crowd.is_known());
+        assert_eq!((0..1000).take_while(|_| crowd.is_there()).count(), WAITS_PER_TRIAL as usize);
+        crowd.tried(true);
+        assert!(crowd.is_there(), "it is still there");
+        (0..WAITS_PER_TRIAL).for_each(|_| drop(crowd.is_there()));
+        crowd.tried(false);
+        assert!(!crowd.is_known());
+    }
+
+    #[test]
+    fn a_spin_has_an_end() {
+        let (mut spin, began) = (Spin::new(), Instant::now());
+        while spin.goes_on() {}
+        assert!(spin.is_wanted() || began.elapsed() >= SPIN);
+        let (mut spin, began) = (Spin::new(), Instant::now());
+        while spin.rests() {}
+        assert!(began.elapsed() >= SPIN);
     }
 }
