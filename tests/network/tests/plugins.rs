@@ -60,7 +60,7 @@ fn streams_go_over_a_plugin_where_the_policy_names_it() {
     let (a, b) = (one.session("source"), two.session("sink"));
     let report = status(&a)["network"]["datapaths"][1].clone();
     assert_eq!((report["kind"].as_str(), report["state"].as_str()), (Some("plugin"), Some("open")), "{report}");
-    assert!(report["text"].as_str().is_some_and(|text| text.starts_with("unix_frames")), "{report}");
+    assert!(report["text"].as_str().is_some_and(|text| text.starts_with("unix-frames: ")), "{report}");
     for (qos, datapath) in [(accelerated(reliable()), "plugin"), (accelerated(Qos::default()), "plugin"), (reliable(), "udp")] {
         let (stream, source, sink) = ends(&a, &b, qos, "c");
         goes_over(&stream, "host-1", datapath);
