@@ -35,7 +35,8 @@ fn two(library: &Path, folder: &Path, change: impl Fn(usize, &mut Datapath)) -> 
     [0, 1].map(|end| {
         let mut config: Config = config(&format!("host-{end}"), addresses[end], &addresses);
         let place = |end: usize| folder.join(format!("end{end}")).to_string_lossy().into_owned();
-        let options = [("path", place(end)), ("peer", place(1 - end)), ("address", format!("02:99:00:00:00:0{}", end + 1))];
+        let options =
+            [("path", place(end)), ("peer", place(1 - end)), ("address", format!("02:99:00:00:00:0{}", end + 1))];
         let mut datapath = Datapath {
             kind: Kind::Plugin,
             library: library.to_string_lossy().into_owned(),
@@ -61,7 +62,9 @@ fn streams_go_over_a_plugin_where_the_policy_names_it() {
     let report = status(&a)["network"]["datapaths"][1].clone();
     assert_eq!((report["kind"].as_str(), report["state"].as_str()), (Some("plugin"), Some("open")), "{report}");
     assert!(report["text"].as_str().is_some_and(|text| text.starts_with("unix-frames: ")), "{report}");
-    for (qos, datapath) in [(accelerated(reliable()), "plugin"), (accelerated(Qos::default()), "plugin"), (reliable(), "udp")] {
+    for (qos, datapath) in
+        [(accelerated(reliable()), "plugin"), (accelerated(Qos::default()), "plugin"), (reliable(), "udp")]
+    {
         let (stream, source, sink) = ends(&a, &b, qos, "c");
         goes_over(&stream, "host-1", datapath);
         assert!(towards(&stream, "host-1").reasons.is_empty());
@@ -106,7 +109,10 @@ fn a_plugin_that_cannot_be_had_is_absent_with_its_reason() {
     let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
     let effective = towards(&stream, "host-1");
     assert_eq!(effective.datapath, "udp");
-    assert!(effective.reasons[0].contains("host-0 has no plugin: ") && effective.reasons[0].contains("colour"), "{effective:?}");
+    assert!(
+        effective.reasons[0].contains("host-0 has no plugin: ") && effective.reasons[0].contains("colour"),
+        "{effective:?}"
+    );
     source.send(b"over udp").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"over udp");
 }

@@ -168,7 +168,8 @@ fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     let unavailable = |reason: String| DatapathError::Unavailable { technology: "plugin", reason };
     let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
     let plugin = Plugin::load(&settings.library).map_err(|e| unavailable(e.to_string()))?;
-    let options: Vec<(&str, &str)> = settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let options: Vec<(&str, &str)> =
+        settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let gateway = settings.gateway.parse().ok();
     let raw = Tap::new(plugin.port(&options)?);
     let mut datapath = Datagrams::new(raw, DatagramConfig { address, port: settings.port, gateway });
