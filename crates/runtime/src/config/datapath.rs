@@ -390,7 +390,7 @@ mod tests {
             (&plugin("library = \"/x.so\"\ninterface = \"eth0\""), "network.datapath[0].interface"),
             (&plugin("library = \"/x.so\"\nstation = \"02:00:00:00:00:01\""), "network.datapath[0].station"),
             (&plugin("library = \"/x.so\"\ndevice = \"net_null0\""), "network.datapath[0].device"),
-            (&plugin("library = \"/x.so\"\noptions = { mtu = 9000 }"), "options"),
+            (&plugin("library = \"/x.so\"\noptions = { mtu = 9000 }"), "expected a string"),
             (
                 &(plugin("library = \"/x.so\"") + &plugin("library = \"/x.so\"").replace("104", "105")),
                 "network.datapath[1].options",
