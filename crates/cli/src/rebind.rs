@@ -36,6 +36,8 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
 
 impl Rebind {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
+        // A request needs none, but with one `insane status` shows who asks, and a wrong domain is told as everywhere.
+        let _session = context.session("insane rebind")?;
         let connection = connect(context.socket.as_deref())?;
         let wanted = control::Rebind {
             stream: self.stream.clone().unwrap_or_default(),
