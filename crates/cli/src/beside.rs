@@ -2,6 +2,7 @@
 
 use crate::common::Failure;
 use insane::{Code, find_socket};
+use insane_runtime::config::Kind;
 use insane_shm::socket::{Received, receive, send};
 use insane_wire::control::{ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
@@ -14,6 +15,12 @@ use std::time::Duration;
 
 /// How long the runtime may take to answer, and to end what it was asked for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reads the name of a kind of datapath.
+pub(crate) fn parse_kind(text: &str) -> Result<Kind, String> {
+    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    Kind::of(text).ok_or_else(|| format!("it takes {}", names.join(" or ")))
+}
 
 /// Asks the runtime, and waits for its answer. `what` it is to do, for people.
 pub(crate) fn ask(

@@ -1,6 +1,6 @@
 //! `insane capture`: what goes through a datapath of the runtime, as a pcapng file.
 
-use crate::beside::{PATIENCE, ask, connect, wait};
+use crate::beside::{PATIENCE, ask, connect, parse_kind, wait};
 use crate::common::{Context, Failure, Outcome, Progress, human, interrupted, is_set};
 use insane::Code;
 use insane_arguments::{seconds, whole};
@@ -36,11 +36,6 @@ pub(crate) struct Capture {
     /// End after so long, in seconds.
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
-}
-
-fn parse_kind(text: &str) -> Result<Kind, String> {
-    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-    Kind::of(text).ok_or_else(|| format!("it takes {}", names.join(" or ")))
 }
 
 /// What has been written.

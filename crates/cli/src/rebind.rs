@@ -1,6 +1,6 @@
 //! `insane rebind`: streams go over another datapath.
 
-use crate::beside::{ask, connect};
+use crate::beside::{ask, connect, parse_kind};
 use crate::common::{Context, Failure, Outcome, parse_name};
 use insane::Code;
 use insane_runtime::config::Kind;
@@ -27,11 +27,10 @@ pub(crate) struct Rebind {
 struct Wanted(Option<Kind>);
 
 fn parse_wanted(text: &str) -> Result<Wanted, String> {
-    if text == "auto" {
-        return Ok(Wanted(None));
+    match text {
+        "auto" => Ok(Wanted(None)),
+        _ => parse_kind(text).map(|kind| Wanted(Some(kind))).map_err(|takes| format!("{takes} or auto")),
     }
-    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-    Kind::of(text).map(|kind| Wanted(Some(kind))).ok_or_else(|| format!("it takes {} or auto", names.join(", ")))
 }
 
 impl Rebind {

@@ -1,7 +1,7 @@
 //! Captures of datapaths: who may have one, and the thread that sends it to who has asked for it. That thread may wait for its
 //! reader; the datapath's never does (`insane_datapath::tap`).
 
-use crate::core::Credentials;
+use crate::core::{Credentials, NO_NETWORK};
 use crate::network::Network;
 use insane_datapath::tap::Capture;
 use insane_wire::control;
@@ -35,14 +35,11 @@ pub(crate) fn begin(
     network: Option<&Network>,
 ) -> Result<(), Refusal> {
     // It sees the messages of all domains.
-    if who.uid != 0 && who.uid != rustix::process::getuid().as_raw() {
+    if !who.is_operator() {
         let text = "a capture shows the messages of all domains: only root and the runtime's own user may have it";
         return Err((Code::NotPermitted, text.into()));
     }
-    let network = network.ok_or_else(|| {
-        let text = "this runtime has no [network] section, and local messages go through no datapath";
-        (Code::NotFound, text.into())
-    })?;
+    let network = network.ok_or_else(|| (Code::NotFound, NO_NETWORK.to_owned()))?;
     let Some((tap, state)) = network.tap(&wanted.datapath) else {
         let there: Vec<String> = network.datapaths().iter().map(ToString::to_string).collect();
         return Err((Code::NotFound, format!("no datapath `{}` is open here: {}", wanted.datapath, there.join("; "))));

@@ -27,6 +27,17 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+impl Credentials {
+    /// Whether it is root or the runtime's own user.
+    #[must_use]
+    pub fn is_operator(self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::getuid().as_raw()
+    }
+}
+
+/// Why there is nothing to do with datapaths.
+pub(crate) const NO_NETWORK: &str = "this runtime has no [network] section, and local messages go through no datapath";
+
 /// What the shell is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {

@@ -46,6 +46,20 @@ pub enum Standing {
     NotHere(String),
 }
 
+impl Standing {
+    /// Why a datapath of this kind cannot be used from this host, `own`, towards another; `None` if it can.
+    #[must_use]
+    pub fn why_not(&self, kind: Kind, (own, host): (&str, &str)) -> Option<String> {
+        let kind = kind.name();
+        match self {
+            Self::Connected => None,
+            Self::Unconnected => Some(format!("{own} does not reach {host} over {kind}")),
+            Self::NotThere => Some(format!("{host} offers no {kind}")),
+            Self::NotHere(why) => Some(format!("{own} has no {kind}: {why}")),
+        }
+    }
+}
+
 /// What was chosen for a stream towards a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -180,17 +194,12 @@ impl Table {
     pub fn choose(&self, requested: Qos, (own, host): (&str, &str), standing: impl Fn(Kind) -> Standing) -> Choice {
         let (mut kind, mut passed) = (Kind::Udp, Vec::new());
         for one in self.datapaths(requested) {
-            match standing(*one) {
-                Standing::Connected => {
-                    kind = *one;
-                    break;
-                }
-                // Without it there is no host.
-                _ if *one == Kind::Udp => {}
-                Standing::Unconnected => passed.push(format!("{own} does not reach {host} over {}", one.name())),
-                Standing::NotThere => passed.push(format!("{host} offers no {}", one.name())),
-                Standing::NotHere(why) => passed.push(format!("{own} has no {}: {why}", one.name())),
-            }
+            let Some(why) = standing(*one).why_not(*one, (own, host)) else {
+                kind = *one;
+                break;
+            };
+            // Without kernel UDP there is no host.
+            passed.extend((*one != Kind::Udp).then_some(why));
         }
         let why = if passed.is_empty() { "network.policy names none for it".into() } else { passed.join("; ") };
         let why = format!("{own} and {host} have no accelerated datapath in common: {why}");

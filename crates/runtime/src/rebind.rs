@@ -1,7 +1,7 @@
 //! Moving streams to another datapath on request: who may, and what is remembered of it.
 
 use crate::config::Kind;
-use crate::core::Credentials;
+use crate::core::{Credentials, NO_NETWORK};
 use insane_wire::control;
 use insane_wire::error::Code;
 
@@ -71,13 +71,12 @@ impl Requests {
 /// Why it is refused, for the client.
 pub(crate) fn check(wanted: &control::Rebind, who: Credentials, networked: bool) -> Result<Asked, Refusal> {
     // Streams of all users go over the datapaths.
-    if who.uid != 0 && who.uid != rustix::process::getuid().as_raw() {
+    if !who.is_operator() {
         let text = "only root and the runtime's own user may move streams: they are of all users";
         return Err((Code::NotPermitted, text.into()));
     }
     if !networked {
-        let text = "this runtime has no [network] section, and local messages go through no datapath";
-        return Err((Code::NotFound, text.into()));
+        return Err((Code::NotFound, NO_NETWORK.into()));
     }
     let kind = match wanted.datapath.as_str() {
         "" => None,

@@ -31,6 +31,16 @@ pub(crate) enum Verdict {
     Beyond,
 }
 
+/// Whether credit and account of a flow are about to be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Saying {
+    Nothing,
+    /// With a frame that goes anyway, or when they are due.
+    Soon,
+    /// With the next frame.
+    Now,
+}
+
 #[derive(Debug)]
 pub(crate) struct InFlow {
     pub(crate) open: FlowOpen,
@@ -52,10 +62,8 @@ pub(crate) struct InFlow {
     pub(crate) limit_bytes: u64,
     /// Credit or account have changed since they were last said.
     pub(crate) dirty: bool,
-    /// They are about to be said: with the next frame that goes, or at once.
-    pub(crate) credit_queued: bool,
-    /// They are among what goes at once.
-    pub(crate) credit_urgent: bool,
+    /// Whether they are about to be said.
+    pub(crate) saying: Saying,
     /// What was said last: messages, bytes, and where the sinks are.
     said: (u64, u64, u64),
     pub(crate) end: Option<u64>,
@@ -78,8 +86,7 @@ impl InFlow {
             limit_index: 0,
             limit_bytes: 0,
             dirty: false,
-            credit_queued: false,
-            credit_urgent: false,
+            saying: Saying::Nothing,
             said: (0, 0, 0),
             end: None,
         }
@@ -111,7 +118,7 @@ impl InFlow {
 
     /// Credit and account are being said.
     pub(crate) fn say(&mut self) {
-        (self.dirty, self.credit_queued, self.credit_urgent) = (false, false, false);
+        (self.dirty, self.saying) = (false, Saying::Nothing);
         self.said = (self.limit_index, self.limit_bytes, self.account.cursor);
     }
 

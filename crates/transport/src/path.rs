@@ -11,7 +11,7 @@ use insane_wire::reassembly::Reassembler;
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
 use crate::counts::{Counts, PathStats};
-use crate::inflow::{InFlow, Verdict};
+use crate::inflow::{InFlow, Saying, Verdict};
 use crate::keyed::{Key, Map};
 use crate::outflow::{OutFlow, State};
 use crate::rtt::Rtt;
@@ -541,17 +541,24 @@ impl Path {
     /// that goes anyway, or when they are due. A frame of their own for each message, and one that acknowledges it, would be
     /// most of what small messages cost.
     pub(crate) fn credit_soon(&mut self, flow: u32) {
-        let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty && !one.credit_urgent) else { return };
+        let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.dirty) else { return };
         if incoming.is_urgent(self.config.credit_messages, self.config.credit_bytes) {
-            (incoming.credit_queued, incoming.credit_urgent) = (true, true);
-            self.control.push_back(Content::Credit(flow));
-        } else if !incoming.credit_queued {
-            incoming.credit_queued = true;
+            self.credit_now(flow);
+        } else if incoming.saying == Saying::Nothing {
+            incoming.saying = Saying::Soon;
             self.credits.push_back(flow);
             // Somebody may wait to hear that a reliable message is delivered.
             let part = if incoming.open.reliable { CREDIT_RELIABLE } else { 1 };
             let due = self.last_poll + self.config.ack_delay / part;
             self.credit_due = Some(self.credit_due.map_or(due, |at| at.min(due)));
+        }
+    }
+
+    /// Credit and account of a flow go with the next frame.
+    pub(crate) fn credit_now(&mut self, flow: u32) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.saying != Saying::Now) {
+            incoming.saying = Saying::Now;
+            self.control.push_back(Content::Credit(flow));
         }
     }
 
@@ -565,9 +572,8 @@ impl Path {
         self.credit_said = now;
         self.credit_due = None;
         while let Some(flow) = self.credits.pop_front() {
-            if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.credit_queued && !one.credit_urgent) {
-                incoming.credit_urgent = true;
-                self.control.push_back(Content::Credit(flow));
+            if self.incoming.get(&flow).is_some_and(|one| one.saying == Saying::Soon) {
+                self.credit_now(flow);
             }
         }
     }

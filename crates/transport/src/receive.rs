@@ -510,12 +510,7 @@ impl Path {
                 }
                 Content::Ping | Content::Bye => {}
                 // What was said last was not heard.
-                Content::Credit(flow) => {
-                    if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| !one.credit_urgent) {
-                        (incoming.dirty, incoming.credit_queued, incoming.credit_urgent) = (true, true, true);
-                        self.control.push_back(content);
-                    }
-                }
+                Content::Credit(flow) => self.credit_now(flow),
                 // If it has no meaning any more, that is seen when it is built.
                 other => self.control.push_back(other),
             }

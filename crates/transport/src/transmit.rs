@@ -64,8 +64,9 @@ impl Path {
         let mut contents = self.spare.pop().unwrap_or_default();
         let data = self.may_send(now);
         let ack_now = self.ack_due.is_some_and(|due| due <= now);
-        self.credits_due(now, ack_now || !self.control.is_empty() || (data && !self.round.is_empty()));
-        let acks = self.unacked > 0 && (ack_now || !self.control.is_empty() || (data && !self.round.is_empty()));
+        let going = ack_now || !self.control.is_empty() || (data && !self.round.is_empty());
+        self.credits_due(now, going);
+        let acks = self.unacked > 0 && (going || !self.control.is_empty());
         if acks {
             let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
             // Half the frame at most, so that everything else has room.

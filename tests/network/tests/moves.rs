@@ -1,7 +1,7 @@
 //! Two runtimes with AF_XDP beside kernel UDP, in network namespaces: how streams move when a datapath fails, an interface goes away
 //! or a runtime dies. Without root: SKIPPED.
 
-use insane::{Qos, Reliability, Sink, Source};
+use insane::{Qos, Reliability, Session, Sink, Source};
 use insane_datapath::fault::Plan;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Said, program, run};
@@ -149,6 +149,16 @@ fn an_interface_that_goes_away_costs_only_its_datapath() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
+/// Of the numbers that were sent, those that came are in order, each once, and all of them from a reliable source; the counts agree.
+fn are_whole(sent: u32, got: &[u32], reliable: bool, session: &Session) {
+    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
+    assert!(got.len() > 400, "{} of {sent}", got.len());
+    if reliable {
+        assert!(got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(session));
+    }
+    assert!(eventually(|| law_holds(session)), "{}", law(session));
+}
+
 /// A stream moves from one datapath to the other while it runs, when its cable is cut and when it is mended.
 fn moves(qos: Qos) {
     let Some(cables) = Cables::new() else { return };
@@ -175,12 +185,7 @@ fn moves(qos: Qos) {
         }
         flowing();
     });
-    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
-    assert!(got.len() > 400, "{} of {sent}", got.len());
-    if reliable {
-        assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
-    }
-    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    are_whole(sent, &got, reliable, &a);
     let moved = status(&a)["network"]["hosts"][0]["moves"].as_u64();
     assert!(moved >= Some(4), "{}", law(&a));
 }
@@ -215,7 +220,8 @@ fn moves_on_request(qos: Qos, rounds: u64) {
     goes_over(&stream, "host-1", "xdp");
     let moved = || status(&a)["network"]["hosts"][0]["moves"].as_u64().unwrap_or(0);
     let socket = one.socket();
-    let (sent, got) = numbers(&source, &sink, qos.reliability() == Reliability::Reliable, |seen| {
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
         let before = moved();
         let mut chance = Random(rounds);
         let (mut at, mut asked) = ("xdp", 0u64);
@@ -239,12 +245,7 @@ fn moves_on_request(qos: Qos, rounds: u64) {
         // A request that comes before the last move is through may find the stream where it is to be.
         assert!(asked > rounds / 4 && moved() > before + asked / 4, "{asked} asked, {} moves", moved() - before);
     });
-    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
-    assert!(got.len() > 400, "{} of {sent}", got.len());
-    if qos.reliability() == Reliability::Reliable {
-        assert!(got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(&a));
-    }
-    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    are_whole(sent, &got, reliable, &a);
 }
 
 #[test]

@@ -148,14 +148,11 @@ impl Hub {
             let text = if there.is_empty() { "none goes to another host now".into() } else { there.join(", ") };
             return Err((Code::NotFound, format!("no such stream goes to such a host from here; {text}")));
         }
-        for (host, _) in &flows {
-            let name = &self.hosts[*host].name;
-            let why = match asked.kind.map(|kind| (kind.name(), self.standing(*host, kind))) {
-                None | Some((_, Standing::Connected)) => continue,
-                Some((kind, Standing::Unconnected)) => format!("{} does not reach {name} over {kind}", self.own_name),
-                Some((kind, Standing::NotThere)) => format!("{name} offers no {kind}"),
-                Some((kind, Standing::NotHere(why))) => format!("{} has no {kind}: {why}", self.own_name),
-            };
+        let why_not = |(host, _): &(usize, usize)| {
+            let kind = asked.kind?;
+            self.standing(*host, kind).why_not(kind, (&self.own_name, &self.hosts[*host].name))
+        };
+        if let Some(why) = flows.iter().find_map(why_not) {
             return Err((Code::NotFound, why));
         }
         self.requests.add(asked)?;

@@ -5,12 +5,14 @@ use crate::config::{self, Kind, Mode};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
+use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
-use insane_datapath_plugin::Plugin;
+use insane_datapath_plugin::{Plugin, PluginDatapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
+use insane_netstack::Prefix;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -90,6 +92,20 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
 /// What was opened: the datapath, by what it is captured, and what was chosen.
 type Opened = (Box<dyn Datapath>, Control, String);
 
+/// Opens raw frames with the packet engine over them, and a tap between the two; `chosen` says what was, once they are open.
+fn with_engine<R: RawDatapath + 'static>(
+    raw: R,
+    settings: &config::Datapath,
+    address: Prefix,
+    chosen: impl FnOnce(&R) -> String,
+) -> Result<Opened, DatapathError> {
+    let gateway = settings.gateway.parse().ok();
+    let mut datapath = Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway });
+    datapath.open()?;
+    let (chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    Ok((Box::new(datapath), tap, chosen))
+}
+
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
 fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
@@ -115,13 +131,8 @@ fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
         addresses: vec![address.address],
         vlan: Vlan::Untagged,
     };
-    let gateway = settings.gateway.parse().ok();
-    let xdp = Tap::new(XdpDatapath::new(xdp));
-    let mut datapath = Datagrams::new(xdp, DatagramConfig { address, port: settings.port, gateway });
-    datapath.open()?;
-    let chosen = datapath.raw().inner().chosen().map(ToString::to_string).unwrap_or_default();
-    let tap = datapath.raw().control();
-    Ok((Box::new(datapath), tap, chosen))
+    let chosen = |xdp: &XdpDatapath| xdp.chosen().map(ToString::to_string).unwrap_or_default();
+    with_engine(XdpDatapath::new(xdp), settings, address, chosen)
 }
 
 /// Finds DPDK's object: what the configuration names, or the first of the usual places that has one.
@@ -156,11 +167,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         interrupts: settings.interrupts,
         ..DpdkConfig::new(device)
     })?;
-    let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway });
-    datapath.open()?;
-    let (chosen, tap) = (datapath.raw().inner().describe(), datapath.raw().control());
-    Ok((Box::new(datapath), tap, chosen))
+    with_engine(raw, settings, address, PluginDatapath::describe)
 }
 
 /// Opens a port of somebody's plug-in, and says what that chose.
@@ -170,13 +177,10 @@ fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     let plugin = Plugin::load(&settings.library).map_err(|e| unavailable(e.to_string()))?;
     let options: Vec<(&str, &str)> =
         settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let gateway = settings.gateway.parse().ok();
-    let raw = Tap::new(plugin.port(&options)?);
-    let mut datapath = Datagrams::new(raw, DatagramConfig { address, port: settings.port, gateway });
-    datapath.open()?;
-    let (said, tap) = (datapath.raw().inner().describe(), datapath.raw().control());
-    let chosen = if said.is_empty() { plugin.name().to_owned() } else { format!("{}: {said}", plugin.name()) };
-    Ok((Box::new(datapath), tap, chosen))
+    with_engine(plugin.port(&options)?, settings, address, |port| match port.describe().as_str() {
+        "" => plugin.name().to_owned(),
+        said => format!("{}: {said}", plugin.name()),
+    })
 }
 
 /// Opens everything that the configuration names: the ports that there are, kernel UDP first, and what became of each.
