@@ -252,6 +252,21 @@ impl PackReader {
     }
 }
 
+/// The lengths in bytes of the messages in the pack that a descriptor speaks of, which passed a link's checks; they lie one after
+/// the other, each behind a word, as [`bytes_for`] says. `None`: it is no pack. The payloads are not looked at.
+#[must_use]
+pub fn lengths(view: &SegmentView, d: &Descriptor) -> Option<Vec<u16>> {
+    let base = view.locate(d.slot, d.offset, d.length).filter(|base| base.cast::<u64>().is_aligned())?;
+    // SAFETY: `locate` has checked it, and the view is borrowed for as long.
+    let mut reader = unsafe { PackReader::of(base, d) };
+    let mut lengths = Vec::with_capacity(d.count.min(MAX_MESSAGES).into());
+    while let Some(found) = reader.next() {
+        // No longer than MAX_MESSAGE, as the reader has checked.
+        lengths.push(u16::try_from(found.ok()?.length).ok()?);
+    }
+    Some(lengths)
+}
+
 /// Copies a payload of up to [`MAX_COPIED`] bytes, each word once, up to the next multiple of eight.
 ///
 /// # Safety

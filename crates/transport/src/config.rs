@@ -99,9 +99,10 @@ pub struct Outgoing {
     pub timestamp_ns: u64,
     /// See [`insane_wire::frame::record::Message::launch_ns`].
     pub launch_ns: u64,
-    /// 0 for one message. Otherwise the payload is so many small messages of a best-effort flow that follow each other, as a
-    /// bundle has them ([`insane_wire::frame::record::Record::Bundle`]); `sequence` is that of the first, and they have no
-    /// deadline and no times. They may travel in several parts, of which each is whole messages.
+    /// 0 for one message. Otherwise the payload is so many messages that follow each other, as a bundle has them
+    /// ([`insane_wire::frame::record::Record::Bundle`]); `sequence` is that of the first, and they have no deadline and no times.
+    /// They may travel in several parts, of which each is whole messages. None is longer than [`crate::Path::whole_bytes`]: of a
+    /// best-effort flow it would be lost. Of a reliable one none is longer than 64 bytes, and they are released together.
     pub bundle: u16,
 }
 

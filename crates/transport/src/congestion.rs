@@ -69,7 +69,8 @@ impl Congestion {
 
     /// When the next frame may go as far as the pace is concerned.
     pub(crate) fn pace(&mut self, now: Duration, rtt: Duration) -> Duration {
-        if self.dedicated {
+        // Mostly it is one of many that are built at once.
+        if self.dedicated || (now == self.refilled && self.tokens > 0.0) {
             return now;
         }
         let gain = if self.window < self.threshold { 2.0 } else { 1.25 };

@@ -182,6 +182,33 @@ impl InFlow {
         self.dirty = true;
     }
 
+    /// Reliable: so many messages that follow each other are the next, and what is held comes after them. Then they count as handed on,
+    /// and so does, by `hand_on`, what waited for them.
+    pub(crate) fn came_next(
+        &mut self,
+        first: u64,
+        count: u16,
+        mut before: impl FnMut(),
+        hand_on: impl FnMut(Message, Lies),
+    ) -> bool {
+        let end = first.saturating_add(count.into());
+        let free = self.held.first_key_value().is_none_or(|(held, _)| *held >= end);
+        if !self.accepted || first != self.next || end > self.limit_index || !free {
+            return false;
+        }
+        self.next = end;
+        before();
+        self.hand_on_held(hand_on);
+        true
+    }
+
+    fn hand_on_held(&mut self, mut hand_on: impl FnMut(Message, Lies)) {
+        while let Some((message, lies)) = self.held.remove(&self.next) {
+            self.next += 1;
+            hand_on(message, lies);
+        }
+    }
+
     /// Whether everything later waits for this message.
     pub(crate) fn waits_for(&self, index: u64) -> bool {
         self.open.reliable && index == self.next
@@ -190,7 +217,7 @@ impl InFlow {
     /// A message is whole. It is handed on in order (reliable) or at once, by `hand_on`.
     pub(crate) fn whole(&mut self, index: u64, message: Message, lies: Lies, mut hand_on: impl FnMut(Message, Lies)) {
         if !self.open.reliable {
-            self.know(index, Known::Delivered);
+            self.came(index, 1);
             hand_on(message, lies);
             return;
         }
@@ -200,10 +227,7 @@ impl InFlow {
         }
         self.next += 1;
         hand_on(message, lies);
-        while let Some((message, lies)) = self.held.remove(&self.next) {
-            self.next += 1;
-            hand_on(message, lies);
-        }
+        self.hand_on_held(hand_on);
     }
 
     /// A fragment of a message is there.

@@ -4,22 +4,27 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
+/// A map from small numbers, made by `Keyed::with_hasher(Key::new(seed))`.
+pub type Keyed<K, V> = HashMap<K, V, Key>;
+
 /// A map from flow numbers.
-pub(crate) type Map<V> = HashMap<u32, V, Key>;
+pub(crate) type Map<V> = Keyed<u32, V>;
 
 /// The key of a map's hash.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Key(u64);
+pub struct Key(u64);
 
 impl Key {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A key from an unpredictable seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed | 1)
     }
 }
 
-/// Hashes one number.
+/// Hashes numbers.
 #[derive(Debug)]
-pub(crate) struct Number(u64, u64);
+pub struct Number(u64, u64);
 
 impl BuildHasher for Key {
     type Hasher = Number;
@@ -38,6 +43,14 @@ impl Hasher for Number {
     fn write_u32(&mut self, number: u32) {
         let wide = u128::from(self.1 ^ u64::from(number) ^ 0x9e37_79b9_7f4a_7c15) * u128::from(self.0);
         self.1 = (wide as u64) ^ ((wide >> 64) as u64);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, number: usize) {
+        self.write_u32(number as u32);
+        if let high @ 1.. = (number as u64 >> 32) as u32 {
+            self.write_u32(high);
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) {

@@ -89,7 +89,7 @@ mod config;
 mod congestion;
 mod counts;
 mod inflow;
-mod keyed;
+pub mod keyed;
 mod outflow;
 mod path;
 mod receive;
@@ -100,5 +100,6 @@ mod transmit;
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
 pub use path::{
-    Built, End, Event, Gather, Landing, Lies, LostReason, Path, Payloads, Receipt, Rejected, SendError, Store,
+    Built, End, Event, Fit, Gather, Landing, Lies, LostReason, Path, Payloads, Receipt, Rejected, Rest, SendError,
+    Store,
 };

@@ -29,6 +29,19 @@ pub(crate) struct Span {
     pub(crate) index: u64,
     pub(crate) offset: u32,
     pub(crate) len: u32,
+    /// Of a bundle: how many messages.
+    pub(crate) count: u16,
+}
+
+/// How much of what is next has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// Bytes of it, as it lies with its owner.
+    pub(crate) len: u32,
+    /// Of a bundle: how many messages.
+    pub(crate) count: u16,
+    /// Of a bundle: the bytes of their payloads.
+    pub(crate) payload: u32,
 }
 
 /// What goes next.
@@ -56,9 +69,10 @@ pub(crate) struct OutFlow {
     pub(crate) waiting: VecDeque<Outgoing>,
     /// How many messages these are, those in bundles counted one by one.
     waiting_messages: u64,
-    /// Reliable: sent at least in part, and not covered by the cursor; the first has index `base`.
-    flying: VecDeque<Outgoing>,
-    base: u64,
+    /// Reliable: sent at least in part, and not covered by the cursor, with the index of each, or of its first message.
+    flying: VecDeque<(u64, Outgoing)>,
+    /// How many messages these are.
+    flying_messages: u64,
     next_index: u64,
     /// Sent in part: up to where.
     current: Option<(Outgoing, Span)>,
@@ -86,7 +100,7 @@ impl OutFlow {
             waiting: VecDeque::new(),
             waiting_messages: 0,
             flying: VecDeque::new(),
-            base: 0,
+            flying_messages: 0,
             next_index: 0,
             current: None,
             resend: VecDeque::new(),
@@ -116,7 +130,7 @@ impl OutFlow {
 
     /// The number at the source of the first message that this flow can still carry.
     pub(crate) fn first_sequence(&self) -> u64 {
-        let first = self.flying.front().or(self.waiting.front());
+        let first = self.flying.front().map(|(_, message)| message).or(self.waiting.front());
         first.map_or(self.spec.first, |message| message.sequence)
     }
 
@@ -127,9 +141,27 @@ impl OutFlow {
         counts.lost += self.account.lost;
         counts.dropped += self.account.dropped;
         counts.expired += self.account.expired;
-        counts.under_way =
-            if self.spec.reliable { self.flying.len() as u64 } else { self.next_index - self.account.settled };
+        counts.under_way = if self.spec.reliable {
+            self.flying_messages - self.rest()
+        } else {
+            self.next_index - self.account.settled
+        };
         counts
+    }
+
+    /// The index of the first message that is not covered by the cursor.
+    fn base(&self) -> u64 {
+        self.flying.front().map_or(self.next_index, |(index, _)| *index)
+    }
+
+    /// What is left of a message or bundle that flies from one of its messages on.
+    fn flies(&self, index: u64) -> Option<Outgoing> {
+        let at = self.flying.partition_point(|(first, _)| *first <= index).checked_sub(1)?;
+        let (first, message) = *self.flying.get(at)?;
+        let before = index - first;
+        let left = u16::try_from(message.messages().checked_sub(before)?).ok().filter(|left| *left > 0)?;
+        let bundle = if message.bundle > 0 { left } else { 0 };
+        Some(Outgoing { sequence: message.sequence + before, bundle, ..message })
     }
 
     /// Messages of a bundle that has gone in part only. They have no index yet.
@@ -148,9 +180,8 @@ impl OutFlow {
             return None;
         }
         while let Some(&span) = self.resend.front() {
-            let place = span.index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
-            if let Some(&message) = place.and_then(|at| self.flying.get(at)) {
-                return Some(Next { message, span, most: 0, from: From::Resend });
+            if let Some(message) = self.flies(span.index) {
+                return Some(Next { message, span, most: span.count, from: From::Resend });
             }
             // The cursor has covered it meanwhile.
             self.resend.pop_front();
@@ -159,7 +190,8 @@ impl OutFlow {
         let most = |message: &Outgoing| message.bundle.min(u16::try_from(credit).unwrap_or(u16::MAX));
         if let Some((message, span)) = self.current {
             let next = Next { message, span, most: most(&message), from: From::Current };
-            return (message.bundle == 0 || credit > 0).then_some(next);
+            let may = message.bundle == 0 || (credit > 0 && self.carried < self.limit_bytes);
+            return may.then_some(next);
         }
         while let Some(&message) = self.waiting.front() {
             if message.deadline.is_some_and(|deadline| deadline <= now) {
@@ -171,17 +203,23 @@ impl OutFlow {
             if credit == 0 || self.carried >= self.limit_bytes {
                 return None;
             }
-            let span = Span { index: self.next_index, offset: 0, len: message.len };
+            let span = Span { index: self.next_index, offset: 0, len: message.len, count: message.bundle };
             return Some(Next { message, span, most: most(&message), from: From::Waiting });
         }
         None
     }
 
-    /// `len` bytes from the beginning of what [`OutFlow::peek`] said have gone, of a bundle `messages`. Says whether that was
-    /// the message's end.
-    pub(crate) fn took(&mut self, next: &Next, len: u32, messages: u16) -> bool {
-        let Span { index, offset, len: all } = next.span;
-        let left = Span { index: index + u64::from(messages), offset: offset + len, len: all - len };
+    /// So much from the beginning of what [`OutFlow::peek`] said has gone. Says whether that was the message's end.
+    pub(crate) fn took(&mut self, next: &Next, gone: Gone) -> bool {
+        let Span { index, offset, len, count } = next.span;
+        let messages = u64::from(gone.count);
+        let left = Span {
+            index: index + messages,
+            offset: offset + gone.len,
+            len: len - gone.len,
+            count: count.saturating_sub(gone.count),
+        };
+        let bundle = next.message.bundle > 0;
         match next.from {
             From::Resend => {
                 self.resend.pop_front();
@@ -190,49 +228,48 @@ impl OutFlow {
                 }
                 return false;
             }
-            From::Current if next.message.bundle > 0 => {
-                self.next_index += u64::from(messages);
-                self.carried += u64::from(len);
-            }
             From::Current => {}
-            From::Waiting if next.message.bundle > 0 => {
-                self.next_waiting();
-                self.next_index += u64::from(messages);
-                self.carried += u64::from(len);
-            }
             From::Waiting => {
                 self.next_waiting();
-                self.next_index += 1;
-                self.carried += u64::from(next.message.len);
                 if self.spec.reliable {
-                    self.flying.push_back(next.message);
+                    self.flying.push_back((index, next.message));
+                    self.flying_messages += next.message.messages();
+                }
+                if !bundle {
+                    self.next_index += 1;
+                    self.carried += u64::from(next.message.len);
                 }
             }
         }
+        if bundle {
+            self.next_index += messages;
+            self.carried += u64::from(gone.payload);
+        }
         // The rest of a bundle is a bundle.
         let Outgoing { sequence, bundle, .. } = next.message;
-        let rest = Outgoing { sequence: sequence + u64::from(messages), bundle: bundle - messages, ..next.message };
-        let over = left.len == 0 || (next.message.bundle > 0 && rest.bundle == 0);
+        let rest = Outgoing { sequence: sequence + messages, bundle: bundle - gone.count, ..next.message };
+        let over = left.len == 0 || (bundle > 0 && rest.bundle == 0);
         self.current = (!over).then_some((rest, left));
         over
     }
 
     /// A part was lost on the way.
     pub(crate) fn lost(&mut self, span: Span) {
-        if self.spec.reliable && span.index >= self.base {
+        if self.spec.reliable && span.index >= self.base() {
             self.resend.push_back(span);
         }
     }
 
     /// The sinks have everything up to and with this number at the source.
     pub(crate) fn confirm(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
-        while let Some(front) = self.flying.front().copied().filter(|front| front.sequence <= cursor) {
-            if self.current.is_some_and(|(_, span)| span.index == self.base) {
+        while let Some((index, front)) = self.flying.front().copied().filter(|(_, front)| last(front) <= cursor) {
+            let within = index..index + front.messages();
+            if self.current.is_some_and(|(_, span)| within.contains(&span.index)) {
                 self.current = None;
             }
             self.flying.pop_front();
-            self.base += 1;
-            self.past.delivered += 1;
+            self.flying_messages -= front.messages();
+            self.past.delivered += front.messages();
             done(front);
         }
     }
@@ -243,9 +280,9 @@ impl OutFlow {
         if !self.spec.reliable {
             return;
         }
-        while let Some(front) = self.waiting.front().copied().filter(|front| front.sequence <= cursor) {
+        while let Some(front) = self.waiting.front().copied().filter(|front| last(front) <= cursor) {
             self.next_waiting();
-            self.past.delivered += 1;
+            self.past.delivered += front.messages();
             done(front);
         }
     }
@@ -308,7 +345,7 @@ impl OutFlow {
     pub(crate) fn reset(&mut self, mut lost: impl FnMut(Outgoing)) {
         let counts = self.counts();
         if self.spec.reliable {
-            while let Some(message) = self.flying.pop_back() {
+            while let Some((_, message)) = self.flying.pop_back() {
                 self.waiting_messages += message.messages();
                 self.waiting.push_front(message);
             }
@@ -319,7 +356,8 @@ impl OutFlow {
                 lost(message);
             }
         }
-        (self.base, self.next_index, self.carried, self.limit_index, self.limit_bytes) = (0, 0, 0, 0, 0);
+        (self.flying_messages, self.next_index, self.carried) = (0, 0, 0);
+        (self.limit_index, self.limit_bytes) = (0, 0);
         (self.ticked, self.told) = (0, 0);
         self.account = Account::default();
         self.current = None;
@@ -334,8 +372,8 @@ impl OutFlow {
         if !self.spec.reliable {
             return Vec::new();
         }
-        (self.waiting_messages, self.current) = (0, None);
-        self.flying.drain(..).chain(self.waiting.drain(..)).collect()
+        (self.waiting_messages, self.flying_messages, self.current) = (0, 0, None);
+        self.flying.drain(..).map(|(_, message)| message).chain(self.waiting.drain(..)).collect()
     }
 
     /// Gives up everything that is not delivered; each goes to `lost`.
@@ -345,15 +383,19 @@ impl OutFlow {
             self.past.unconfirmed += rest;
             lost(message);
         }
-        self.waiting_messages = 0;
-        for message in self.flying.drain(..).chain(self.waiting.drain(..)) {
+        (self.waiting_messages, self.flying_messages) = (0, 0);
+        for message in self.flying.drain(..).map(|(_, message)| message).chain(self.waiting.drain(..)) {
             self.past.unconfirmed += message.messages();
             lost(message);
         }
         self.resend.clear();
-        self.base = self.next_index;
         self.closing = true;
     }
+}
+
+/// The number at the source of the last message of what was given.
+fn last(message: &Outgoing) -> u64 {
+    message.sequence + message.messages() - 1
 }
 
 /// What a frame says of a message.

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use insane_wire::frame::FrameError;
+use insane_wire::fragment::whole_limit;
 use insane_wire::frame::control::{Account, FlowAck, FlowOpen, Hello};
 use insane_wire::frame::record::Message;
+use insane_wire::frame::{FrameError, MIN_FRAME_LIMIT};
 use insane_wire::reassembly::Reassembler;
 
 use crate::config::{Config, FlowSpec, Outgoing};
@@ -120,7 +121,7 @@ pub enum Event {
         /// Its payload.
         lies: Lies,
     },
-    /// Small messages of a best-effort flow that follow each other have arrived, as a bundle has them
+    /// Messages of a flow that follow each other have arrived, as a bundle has them
     /// ([`insane_wire::frame::record::Record::Bundle`]); their memory is the user's.
     Bundle {
         /// The incoming flow.
@@ -228,12 +229,39 @@ pub trait Payloads {
     /// Appends `len` bytes of a payload from byte `offset` on to `out`.
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>);
 
-    /// How many whole messages of a bundle, `most` at most, from byte `offset` on fit into `room` bytes: their bytes and their
-    /// number, which may be 0. `len` bytes of it are left. `None`: it is no bundle of as many messages.
-    fn bundle(&mut self, token: u64, offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
-        let _ = (token, offset, len, room, most);
+    /// What goes next of a bundle of which `rest` is left: as many whole messages, `most` at most, as fit into `room` bytes. `None`:
+    /// it is no bundle of as many messages.
+    fn bundle(&mut self, token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
+        let _ = (token, rest, room, most);
         None
     }
+
+    /// Appends what [`Self::bundle`] said would fit, as a bundle has it.
+    fn copy_bundle(&mut self, token: u64, rest: Rest, fit: Fit, out: &mut Vec<u8>) {
+        self.copy(token, rest.offset, fit.len, out);
+    }
+}
+
+/// What is left of a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// Where it begins, in bytes.
+    pub offset: u32,
+    /// How many messages.
+    pub count: u16,
+}
+
+/// How much of a bundle fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// How many whole messages; 0 if the first is too long.
+    pub count: u16,
+    /// The bytes that they take in a bundle; without any, those that the first takes.
+    pub len: u32,
+    /// The bytes of their payloads.
+    pub payload: u32,
+    /// The bytes of the first message's payload.
+    pub first: u32,
 }
 
 /// Payload that the datapath gathers from where it lies.
@@ -413,6 +441,18 @@ impl Path {
         self.config.frame_limit = bytes;
     }
 
+    /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.
+    #[must_use]
+    pub fn whole_bytes(&self) -> u32 {
+        u32::try_from(whole_limit(self.frame_limit(), &Message::default())).unwrap_or(u32::MAX)
+    }
+
+    /// The largest frame that goes to the peer now, in bytes.
+    pub(crate) fn frame_limit(&self) -> usize {
+        let received = self.peer.map_or(usize::MAX, |peer| peer.max_frame as usize);
+        self.config.frame_limit.min(received).max(MIN_FRAME_LIMIT)
+    }
+
     /// Opens an outgoing flow. Messages may be given at once; they go when the peer has accepted it.
     pub fn open(&mut self, spec: FlowSpec) -> u32 {
         let flow = self.next_flow;
@@ -505,7 +545,8 @@ impl Path {
         }
     }
 
-    /// Accepts an incoming flow: its messages after number `cursor` of its source are wanted.
+    /// Accepts an incoming flow: its messages after number `cursor` of its source are wanted. Those of a bundle come all, if the last
+    /// of them is: the user passes over those that it had.
     pub fn accept(&mut self, flow: u32, cursor: u64) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.accept(cursor, self.config.credit_messages, self.config.credit_bytes);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
-use insane_wire::frame::record::{Message, Part, Record, Records};
+use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
 use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
 
@@ -82,8 +82,7 @@ impl Path {
                     no_room |= matches!(taken, Taken::NoRoom);
                 }
                 Record::Bundle(message, count, place) => {
-                    let lies = Lies::Frame { token, at: place.at, len: place.len };
-                    *kept += u32::from(self.bundle(header.domain, message, count, lies));
+                    *kept += self.bundle(header.domain, message, count, token, (place, bytes));
                 }
                 Record::Ack(ack) => self.acknowledged(now, &ack),
                 Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
@@ -289,30 +288,64 @@ impl Path {
         if matches!(lies, Lies::Frame { .. }) { Taken::Kept } else { Taken::Done }
     }
 
-    /// Takes small messages that follow each other; whether an event refers to them.
-    fn bundle(&mut self, domain: u32, message: Message, count: u16, lies: Lies) -> bool {
+    /// Takes messages that follow each other, which lie in a frame; how many events refer to it.
+    fn bundle(&mut self, domain: u32, message: Message, count: u16, token: u64, (place, frame): (Place, &[u8])) -> u32 {
         let flow = message.flow;
-        let known =
-            self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == domain && !incoming.open.reliable);
-        let Some(incoming) = known else {
+        let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == domain) else {
             self.stats.stray += 1;
-            return false;
+            return 0;
         };
         self.parts_lately = false;
-        let first = incoming.index(message.index);
+        let (first, events) = (incoming.index(message.index), &mut self.events);
+        let lies = Lies::Frame { token, at: place.at, len: place.len };
+        let all = Event::Bundle { flow, message, count, lies };
+        if incoming.open.reliable {
+            let waited = core::cell::RefCell::new(events);
+            let hand_on = |message, lies| waited.borrow_mut().push_back(Event::Message { flow, message, lies });
+            if incoming.came_next(first, count, || waited.borrow_mut().push_back(all), hand_on) {
+                return 1;
+            }
+            // Something of it is missing before it, or is there: each for itself.
+            return self.each_of_bundle(message, first, token, (place, frame));
+        }
         match incoming.judge_all(first, count) {
             Verdict::Take => {}
             // If some of them are not known to be lost yet, they will be.
-            Verdict::Old => return false,
+            Verdict::Old => return 0,
             Verdict::Beyond => {
                 self.stats.stray += 1;
-                return false;
+                return 0;
             }
         }
         incoming.came(first, count);
         self.ticking |= incoming.needs_ticks();
-        self.events.push_back(Event::Bundle { flow, message, count, lies });
-        true
+        events.push_back(all);
+        1
+    }
+
+    /// Takes the messages of a bundle of a reliable flow one by one, as if each had come in a record of its own; how many events
+    /// refer to the frame.
+    fn each_of_bundle(&mut self, head: Message, first: u64, token: u64, (place, frame): (Place, &[u8])) -> u32 {
+        let flow = head.flow;
+        let Some(incoming) = self.incoming.get_mut(&flow) else { return 0 };
+        let (events, mut kept) = (&mut self.events, 0);
+        for ((index, sequence), payload) in (first..).zip(head.sequence..).zip(bundled(frame, place)) {
+            match incoming.judge(index) {
+                Verdict::Take => {}
+                Verdict::Old => continue,
+                Verdict::Beyond => {
+                    self.stats.stray += 1;
+                    continue;
+                }
+            }
+            kept += 1;
+            let message = Message { index: index as u32, sequence, ..head };
+            let lies = Lies::Frame { token, at: payload.at, len: payload.len };
+            incoming.whole(index, message, lies, |message, lies| {
+                events.push_back(Event::Message { flow, message, lies });
+            });
+        }
+        kept
     }
 
     fn clear_given_up(&mut self) {

@@ -7,14 +7,20 @@ use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
 use insane_wire::frame::record::Part;
 use insane_wire::frame::{CHECKED, FrameBuilder, Header, MIN_FRAME_LIMIT};
 
-use crate::outflow::{Next, Span, State, on_the_wire};
-use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, TICK};
+use crate::outflow::{Gone, Next, Span, State, on_the_wire};
+use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, Rest, TICK};
 
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
 
 /// Frames that end before this byte of their message may be padded.
 const PAD_BELOW: u32 = 32 << 10;
+
+/// Messages of so many bytes share a record with others wherever that is possible.
+const SMALL: u32 = 64;
+
+/// What comes before each message of a bundle, in bytes.
+const BUNDLE_WORD: u32 = 8;
 
 /// Frames that go after a time-out without regard to the window.
 const PROBES: u32 = 2;
@@ -59,7 +65,7 @@ impl Path {
         let flags = if self.config.checked { CHECKED } else { 0 };
         let sent_us = now.as_micros() as u32;
         let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
-        let limit = self.config.frame_limit.min(peer.max_frame as usize).max(MIN_FRAME_LIMIT);
+        let limit = self.frame_limit();
         let mut frame = FrameBuilder::new(out, header, limit);
         let mut contents = self.spare.pop().unwrap_or_default();
         let data = self.may_send(now);
@@ -225,12 +231,12 @@ impl Path {
                 continue;
             }
             let added = if next.message.bundle > 0 {
-                add_bundle(now, frame, flow, &next, payloads).map(|(taken, count)| (taken, count, None))
+                add_bundle(now, frame, flow, &next, payloads).map(|gone| (gone, None))
             } else {
                 let added = add_message(now, frame, flow, &next, copy_bytes, payloads);
-                added.map(|(taken, gather)| (taken, 0, gather))
+                added.map(|(len, gather)| (Gone { len, count: 0, payload: len }, gather))
             };
-            let Some((taken, messages, gather)) = added else {
+            let Some((gone, gather)) = added else {
                 // The frame is full: the next is another flow's turn.
                 self.round.rotate_left(1);
                 break;
@@ -239,17 +245,18 @@ impl Path {
             *domain = Some(out.spec.domain);
             frame.set_domain(out.spec.domain);
             if out.spec.reliable {
-                contents.push(Content::Span(flow, Span { len: taken, ..next.span }));
+                contents.push(Content::Span(flow, Span { len: gone.len, count: gone.count, ..next.span }));
             }
             if !out.spec.reliable && !self.ticking {
                 (self.ticking, self.next_tick) = (true, now + TICK);
             }
-            let done = out.took(&next, taken, messages);
+            let done = out.took(&next, gone);
             if done && !out.spec.reliable {
                 let token = next.message.token;
                 self.events.push_back(Event::Released { flow, token, end: End::Sent });
             }
-            if gather.is_some() {
+            // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
+            if gather.is_some() || (!done && gone.len < next.span.len) {
                 self.round.rotate_left(1);
                 return (gather, large);
             }
@@ -374,24 +381,34 @@ impl Path {
     }
 }
 
-/// Adds as many messages of a bundle to a frame as fit; says how many bytes and messages those are.
+/// Adds as many messages of a bundle to a frame as fit; says how much of it those are.
 fn add_bundle(
     now: Duration,
     frame: &mut FrameBuilder<'_>,
     flow: u32,
     next: &Next,
     payloads: &mut dyn Payloads,
-) -> Option<(u32, u16)> {
+) -> Option<Gone> {
     let Next { message, span, .. } = next;
     let room = u32::try_from(frame.bundle_room()).unwrap_or(u32::MAX);
-    let fits = payloads.bundle(message.token, span.offset, span.len, room, next.most);
-    let Some((len, count)) = fits.filter(|(len, count)| *len <= span.len && *count <= next.most) else {
+    let rest = Rest { offset: span.offset, count: message.bundle };
+    let fit = payloads.bundle(message.token, rest, room, next.most);
+    let Some(fit) = fit.filter(|fit| fit.len <= span.len && fit.count <= next.most) else {
         // It is none. Nobody gets it, and the peer counts what it misses as lost.
-        return Some((span.len, message.bundle));
+        return Some(Gone { len: span.len, count: message.bundle, payload: 0 });
     };
     let head = on_the_wire(flow, span.index, message, now);
-    let fill = |out: &mut Vec<u8>| payloads.copy(message.token, span.offset, len, out);
-    (count > 0 && frame.bundle_from(&head, count, len as usize, fill)).then_some((len, count))
+    // One that is not small is as well off by itself, with fewer bytes around it.
+    if fit.count == 0 || (fit.count == 1 && fit.first > SMALL) {
+        let (token, at, len) = (message.token, span.offset + BUNDLE_WORD, fit.first);
+        let fits = frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out));
+        // Frames have become smaller since it was taken for one that fits. Best effort: it is lost, as those are that were sent
+        // and were too large.
+        return (fits || frame.is_empty()).then_some(Gone { len: fit.len, count: 1, payload: len });
+    }
+    let fill = |out: &mut Vec<u8>| payloads.copy_bundle(message.token, rest, fit, out);
+    let fits = frame.bundle_from(&head, fit.count, fit.len as usize, fill);
+    fits.then_some(Gone { len: fit.len, count: fit.count, payload: fit.payload })
 }
 
 /// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.

@@ -1,7 +1,10 @@
 //! Frames: what is written is read again, and no bytes whatever make the reader fail.
 
 use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
-use insane_wire::frame::record::{MAX_SEQUENCE, Message, Part, Record, Records, bundle_prefix};
+use insane_wire::frame::record::{
+    BUNDLE_BYTES, MAX_BUNDLED, MAX_SEQUENCE, Message, Part, Place, Record, Records, bundle_append, bundle_longest,
+    bundle_prefix, bundled,
+};
 use insane_wire::frame::{CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, parse};
 use proptest::prelude::*;
 
@@ -48,16 +51,20 @@ proptest! {
 
     #[test]
     fn bundles_come_out_as_they_went_in_and_are_cut_between_messages(
-        list in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..=64), 1..=64),
-        limit in 200usize..9000,
+        lens in proptest::collection::vec(prop_oneof![0usize..=64, 65..=MAX_BUNDLED as usize], 1..=64),
+        room in 200usize..9000,
         head in message(),
+        value: u8,
     ) {
+        let list: Vec<Vec<u8>> = lens.iter().map(|len| vec![value; *len]).collect();
         let mut all = Vec::new();
-        for payload in &list {
-            all.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-            all.extend_from_slice(payload);
-            all.resize(all.len().next_multiple_of(8), 0);
-        }
+        list.iter().for_each(|payload| bundle_append(&mut all, payload));
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        prop_assert_eq!(bundle_longest(&all), longest as u32);
+        let places = bundled(&all, Place { at: 0, len: all.len() });
+        prop_assert!(places.map(|place| &all[place.range()]).eq(list.iter().map(|payload| &payload[..])));
+        // With room for the longest.
+        let limit = room.max(HEADER_BYTES + BUNDLE_BYTES + 8 + longest.next_multiple_of(8));
         let (mut at, mut seen) = (0, 0u16);
         while at < all.len() {
             let mut bytes = Vec::new();

@@ -64,6 +64,36 @@ fn messages_of_all_sizes_cross_the_cable() {
     }
 }
 
+/// Best effort: each is cut into some ninety thousand frames, and is lost with one of them.
+#[test]
+fn ninety_nine_of_a_hundred_of_the_largest_messages_arrive() {
+    const LENGTH: usize = 128 << 20;
+    let _watchdog = Watchdog::start("largest over the cable", Duration::from_secs(300));
+    let Some(cable) = Cable::new() else { return };
+    let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("largest").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("largest").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let mut payload: Vec<u8> = (0..LENGTH).map(|i| (i * 31 + i / 4096) as u8).collect();
+    let mut arrived = 0;
+    for n in 1..=100u64 {
+        let number = n.to_le_bytes();
+        // At the beginning, at the end, and where frames of any size meet.
+        [0, LENGTH / 3, LENGTH - 8].into_iter().for_each(|at| payload[at..at + 8].copy_from_slice(&number));
+        source.wait_for_room(LIMIT).unwrap();
+        let mut buffer = source.buffer(LENGTH).unwrap();
+        buffer.copy_from_slice(&payload);
+        source.emit(buffer).unwrap();
+        if let Ok(message) = sink.consume_timeout(Duration::from_secs(5)) {
+            assert!(message.as_slice().is_some_and(|bytes| bytes == payload), "message {n} is changed");
+            arrived += 1;
+        }
+    }
+    assert!(arrived >= 99, "{arrived} of 100; {}", law(&a));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
 #[test]
 fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
     let _watchdog = Watchdog::start("cut", TEST);

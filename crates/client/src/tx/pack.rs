@@ -110,9 +110,7 @@ impl Tx {
         let Some(Some(source)) = self.sources.get(index) else { return false };
         for route in &source.routes {
             let Some(Some(link)) = self.links.get_mut(route.link) else { return false };
-            // Runtimes gather longer messages from their slots one by one.
-            let takes = link.broken.is_none() && !(wide && link.network);
-            if !takes || !link.has_room(slot_bytes, self.link_cap, &mut self.slab) {
+            if link.broken.is_some() || !link.has_room(slot_bytes, self.link_cap, &mut self.slab) {
                 return false;
             }
         }

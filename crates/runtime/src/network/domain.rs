@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::core::Conn;
 use crate::network::NetworkError;
 use crate::network::account::{CELLS, Cells};
+use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Source};
 use crate::network::outlet::{Outlet, Remote, TapState};
 use insane_shm::counters::{Counters, bytes as counter_bytes};
@@ -67,6 +68,8 @@ pub(crate) struct Domain {
     /// The sources of other hosts, by their number on the links to local sinks.
     pub(crate) remotes: Vec<Option<Remote>>,
     pub(crate) slab: Slab,
+    /// What has arrived and is handed out together with what comes next.
+    pub(crate) gathering: Option<Gather>,
     /// When segments were last given back for others.
     pub(crate) gave_back: Option<Instant>,
     pub(crate) memory_limit: u64,
@@ -123,6 +126,7 @@ impl Domain {
             outlets: Vec::new(),
             remotes: Vec::new(),
             slab: Slab::default(),
+            gathering: None,
             gave_back: None,
             memory_limit: network.memory_mib << 20,
             huge_pages: config.memory.huge_pages,

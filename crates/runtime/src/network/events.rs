@@ -13,7 +13,7 @@ use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
-use insane_wire::frame::record::Message;
+use insane_wire::frame::record::{Message, Place, bundled};
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::event::epoll;
@@ -309,7 +309,7 @@ impl Hub {
         if self.words > 0 {
             self.word_ended(token);
         }
-        let Some(Held::Slot(place)) = held else { return };
+        let Some((held, place)) = held.as_ref().and_then(|held| Some((held, held.place()?))) else { return };
         let intake = self.domains[place.domain].intakes[place.link].as_mut();
         let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
         let fate = match end {
@@ -318,8 +318,7 @@ impl Hub {
             _ => Fate::AsCounted,
         };
         reach(Step::Complete);
-        give_back(intake, &place.descriptor, fate);
-        intake.out -= 1;
+        give_back_all(intake, held, fate);
     }
 
     fn discard(&mut self, host: usize, lies: Lies, frame: Option<(u64, &[u8])>) -> u32 {
@@ -411,12 +410,30 @@ impl Hub {
             } else if lifetime != 0 {
                 d.deadline_ns = clock_ns(ClockId::Monotonic) + lifetime;
             }
-            if bundle > 0 {
-                d.flags |= FLAG_PACKED;
-                d.count = bundle;
+            let to = &mut self.domains[domain];
+            let (mut messages, mut bytes) = (0, 0);
+            match arrived {
+                // Of a reliable flow each is confirmed by itself.
+                Arrived::Bytes(all) if bundle > 0 && to.is_reliable(source) => {
+                    for payload in bundled(all, Place { at: 0, len: all.len() }) {
+                        let payload = all.get(payload.range()).unwrap_or(&[]);
+                        if to.deliver(source, d, &Arrived::Bytes(payload), 0) {
+                            (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
+                        }
+                        d.sequence = d.sequence.wrapping_add(1);
+                    }
+                }
+                _ => {
+                    if bundle > 0 {
+                        (d.flags, d.count) = (d.flags | FLAG_PACKED, bundle);
+                    }
+                    if to.deliver(source, d, &arrived, self.coming) {
+                        (messages, bytes) = (u32::from(bundle.max(1)), len);
+                    }
+                }
             }
-            if self.domains[domain].deliver(source, d, &arrived) {
-                self.hosts[host].lanes.consumed(flow, u32::from(bundle.max(1)), len);
+            if messages > 0 {
+                self.hosts[host].lanes.consumed(flow, messages, bytes);
             }
         } else {
             self.hosts[host].stray += 1;
@@ -447,6 +464,14 @@ impl Hub {
             }
         };
         self.take_word(host, now, body);
+    }
+}
+
+/// Gives the slots of what is no longer under way back to its source's session.
+pub(crate) fn give_back_all(intake: &mut intake::Intake, held: &Held, fate: Fate) {
+    for descriptor in held.descriptors() {
+        give_back(intake, &descriptor, fate);
+        intake.out -= 1;
     }
 }
 

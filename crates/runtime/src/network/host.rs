@@ -9,6 +9,7 @@ use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::long_words::LongWords;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
+use insane_transport::keyed::{Key, Keyed};
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
 use insane_wire::encode;
 use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};
@@ -78,7 +79,7 @@ pub(crate) struct Host {
     pub(crate) flows: Vec<Option<OutFlow>>,
     pub(crate) by_epoch: HashMap<Epoch, usize>,
     pub(crate) by_number: HashMap<FlowId, usize>,
-    pub(crate) incoming: HashMap<FlowId, Incoming>,
+    pub(crate) incoming: Keyed<FlowId, Incoming>,
     /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or the one before is
     /// not at its end. By source, in their order, with the domain's number.
     pub(crate) requested: HashMap<Epoch, VecDeque<(FlowId, u32)>>,
@@ -168,7 +169,7 @@ impl Host {
             flows: Vec::new(),
             by_epoch: HashMap::new(),
             by_number: HashMap::new(),
-            incoming: HashMap::new(),
+            incoming: Keyed::with_hasher(Key::new(seed.rotate_left(23))),
             requested: HashMap::new(),
             joins: HashMap::new(),
             ready: HashSet::new(),
@@ -586,7 +587,7 @@ mod tests {
         /// Lets both ends talk for a while. The other accepts every flow; returns how many, and what was lost here. What is
         /// emitted for `after` once something is lost ends at once.
         fn talk(&mut self, after: Option<(usize, usize)>) -> (usize, Vec<LostReason>) {
-            let (mut requested, mut lost, none) = (0, Vec::new(), HashMap::new());
+            let (mut requested, mut lost, none) = (0, Vec::new(), Keyed::with_hasher(Key::new(1)));
             for _ in 0..200 {
                 self.now += Duration::from_millis(1);
                 let (mut there, mut here) = (Vec::new(), Vec::new());

@@ -20,6 +20,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
+use insane_transport::keyed::Keyed;
 use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::qos::EffectiveQos;
@@ -94,6 +95,8 @@ pub(crate) struct Hub {
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
     next_frame: u64,
+    /// How many of the frames that were received together are still to be looked at.
+    pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
     /// Hosts by port and address there.
     pub(crate) by_address: HashMap<(usize, Address), usize>,
@@ -170,6 +173,7 @@ impl Hub {
             table,
             requests: Requests::default(),
             next_frame: 0,
+            coming: 0,
             hosts,
             by_address,
             domains,
@@ -343,13 +347,20 @@ impl Hub {
             }
             self.events(*host, now, None);
         }
-        for taken in std::mem::take(&mut self.ports[port].rx.taken) {
-            match self.by_address.get(&(port, taken.from)).copied() {
-                Some(host) => taken.frames().for_each(|frame| self.frame(now, (host, port), frame)),
-                None => self.unknown += taken.frames().count() as u64,
+        let taken = std::mem::take(&mut self.ports[port].rx.taken);
+        self.coming = taken.iter().map(|taken| taken.frames().len()).sum();
+        for taken in taken {
+            let host = self.by_address.get(&(port, taken.from)).copied();
+            for frame in taken.frames() {
+                self.coming -= 1;
+                match host {
+                    Some(host) => self.frame(now, (host, port), frame),
+                    None => self.unknown += 1,
+                }
             }
             self.ports[port].rx.free.push(taken.slot);
         }
+        self.domains.iter_mut().for_each(Domain::hand_out_gathered);
         report.frames > 0
     }
 
@@ -561,7 +572,7 @@ impl Hub {
 /// The domains' memory for a path. A slot is named by its domain, segment and place.
 pub(crate) struct Memory<'a> {
     pub(crate) domains: &'a mut [Domain],
-    pub(crate) incoming: &'a HashMap<FlowId, Incoming>,
+    pub(crate) incoming: &'a Keyed<FlowId, Incoming>,
     /// Whose flows' numbers are meant.
     pub(crate) lane: usize,
     /// The host's control flow.

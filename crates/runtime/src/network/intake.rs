@@ -1,6 +1,7 @@
 //! Links from local sources: the network is their consumer.
 
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE};
+use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use std::collections::{HashMap, VecDeque};
@@ -121,9 +122,11 @@ impl Sink {
 }
 
 impl Intake {
-    /// Whether a message is as most small ones are: inside its descriptor, with nothing said of it but its priority.
+    /// Whether a message is as most small ones are, with nothing said of it but its priority: best effort, inside its descriptor;
+    /// reliable, in a slot.
     pub(crate) fn is_plain(&self, d: &Descriptor) -> bool {
-        !self.reliable && d.flags == FLAG_INLINE && d.deadline_ns == 0
+        let there = if self.reliable { 0 } else { FLAG_INLINE };
+        d.flags == there && d.deadline_ns == 0 && d.length <= MAX_COPIED
     }
 
     /// Whether what is on the ring from a source is for the same sinks.

@@ -1,15 +1,14 @@
 //! What local sources emit: taken from their links and given to the paths of the hosts that have sinks.
 
-use crate::network::control::{Held, Place, inside};
-use crate::network::events::{clock_ns, give_back, realtime_ahead};
+use crate::network::control::{Held, Place, Spot, inside};
+use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
 use crate::network::ports::Port;
 use insane_shm::counters::Count;
-use insane_shm::link::{
-    Broken, Delivery, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate,
-};
-use insane_shm::pack::Messages;
+use insane_shm::link::{Broken, Delivery, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, FLAG_WIDE, Fate};
+use insane_shm::pack::{MAX_COPIED, MAX_MESSAGE, MAX_MESSAGES, bytes_for, lengths};
+use insane_shm::segment::SegmentView;
 use insane_transport::Outgoing;
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_append, is_bundle};
 use rustix::time::ClockId;
@@ -23,7 +22,22 @@ const BURST: usize = 256;
 const ENOUGH: u64 = 2048;
 
 // A pack in a slot is a bundle in a frame.
-const _: () = assert!(MAX_BUNDLE == insane_shm::pack::MAX_MESSAGES && MAX_BUNDLED == insane_shm::pack::MAX_COPIED);
+const _: () = assert!(MAX_BUNDLE == MAX_MESSAGES && MAX_BUNDLED == MAX_MESSAGE);
+
+/// Where the payload is of what is sent.
+#[derive(Debug)]
+enum Load {
+    /// Where its descriptor says.
+    There,
+    /// Copied: one message.
+    Copied(Vec<u8>),
+    /// Copied: those of a bundle.
+    Bundle(Vec<u8>),
+    /// In the slot of a pack; the lengths of its messages.
+    Pack(Vec<u16>),
+    /// In slots, of reliable messages; copied as a bundle.
+    Run(Vec<u8>, Vec<Spot>),
+}
 
 impl Hub {
     /// Takes what is on the links from local sources, a bounded burst each.
@@ -55,18 +69,19 @@ impl Hub {
                 Ok(Some(delivery)) => {
                     let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
                     let takes = run.takes(&delivery.descriptor);
-                    if intake.is_plain(&delivery.descriptor) && (takes || intake.is_steady(delivery.descriptor.source))
-                    {
-                        if !takes {
-                            self.send_run(domain, link, now, clock, &mut run);
-                        }
-                        run.append(&delivery);
+                    let plain = intake.is_plain(&delivery.descriptor)
+                        && (takes || intake.is_steady(delivery.descriptor.source));
+                    if !plain || !takes {
+                        self.send_run(domain, link, now, clock, &mut run);
+                    }
+                    let intake = self.domains[domain].intakes[link].as_ref().filter(|_| plain);
+                    if intake.is_some_and(|intake| run.append(&delivery, &intake.segments)) {
                         taken += 1;
                         continue;
                     }
                     self.send_run(domain, link, now, clock, &mut run);
                     if delivery.descriptor.flags & FLAG_PACKED == 0 {
-                        self.send(domain, link, now, clock, &delivery, None);
+                        self.send(domain, link, now, clock, &delivery, Load::There);
                         taken += 1;
                     } else if self.send_pack(domain, link, now, clock, &delivery) {
                         taken += usize::from(delivery.descriptor.count);
@@ -101,13 +116,18 @@ impl Hub {
     fn send_run(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), run: &mut Run) {
         let Some(first) = run.first.take() else { return };
         let (bytes, count) = (std::mem::take(&mut run.bytes), std::mem::take(&mut run.count));
+        let spots = std::mem::take(&mut run.spots);
         if count == 1 {
-            self.send(domain, link, now, clock, &first, None);
+            self.send(domain, link, now, clock, &first, Load::There);
             return;
         }
         let d = first.descriptor;
+        if !spots.is_empty() {
+            self.send(domain, link, now, clock, &first, Load::Run(bytes, spots));
+            return;
+        }
         let pack = Descriptor { flags: FLAG_PACKED, count, ..d };
-        let fate = self.send(domain, link, now, clock, &Delivery { descriptor: pack, ..first }, Some(bytes));
+        let fate = self.send(domain, link, now, clock, &Delivery { descriptor: pack, ..first }, Load::Bundle(bytes));
         if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
             for n in 0..u64::from(count) {
                 give_back(intake, &Descriptor { sequence: d.sequence.wrapping_add(n), ..d }, fate);
@@ -125,14 +145,22 @@ impl Hub {
         }
     }
 
-    /// Sends a pack as it is, and gives the slot back. `false`: the pack lies.
+    /// Sends a pack as it is. Its slot is given back at once if its messages are small, otherwise when they have gone. `false`: the
+    /// pack lies.
     fn send_pack(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), pack: &Delivery) -> bool {
         let d = pack.descriptor;
-        if d.deadline_ns != 0 || d.flags & (FLAG_TIMESTAMP | FLAG_LAUNCH_TIME) != 0 {
-            return self.unpack(domain, link, now, clock, pack);
-        }
         let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
         let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let Some(lengths) = view.and_then(|view| lengths(view, &d)) else { return false };
+        let plain = d.deadline_ns == 0 && d.flags & (FLAG_TIMESTAMP | FLAG_LAUNCH_TIME) == 0;
+        let longest = u32::from(lengths.iter().copied().max().unwrap_or(0));
+        if !plain || (longest > MAX_COPIED && longest > self.whole_bytes(domain, link, d.source)) {
+            return self.unpack(domain, link, now, clock, pack, &lengths);
+        }
+        if d.flags & FLAG_WIDE != 0 {
+            self.send(domain, link, now, clock, pack, Load::Pack(lengths));
+            return true;
+        }
         let length = d.length.next_multiple_of(8) as usize;
         // A copy: what was checked must be what is sent, and the slot is its owner's again at once.
         let mut bytes = Vec::with_capacity(length);
@@ -142,28 +170,48 @@ impl Hub {
         if !there || !is_bundle(&bytes, d.count) {
             return false;
         }
-        let fate = self.send(domain, link, now, clock, pack, Some(bytes));
+        let fate = self.send(domain, link, now, clock, pack, Load::Bundle(bytes));
         if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
             give_back(intake, &d, fate);
         }
         true
     }
 
-    /// Sends the messages of a pack one by one, as if each had come inside a descriptor of its own, and gives the slot back.
-    /// `false`: the pack lies.
-    fn unpack(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), pack: &Delivery) -> bool {
+    /// The longest message that goes in one frame to every host that has sinks of a source.
+    fn whole_bytes(&self, domain: usize, link: usize, source: u32) -> u32 {
+        let intake = self.domains[domain].intakes[link].as_ref();
+        let source = intake.and_then(|intake| intake.sources.get(&source));
+        let whole = source.into_iter().flat_map(|source| &source.routes).filter_map(|route| {
+            let host = &self.hosts[route.host];
+            let lane = host.flows[route.flow].as_ref()?.number.lane;
+            host.lanes.get(lane).map(|lane| lane.path.whole_bytes())
+        });
+        whole.min().unwrap_or(0)
+    }
+
+    /// Sends the messages of a pack one by one, copied, as if none had come with the others, and gives the slot back. `false`: the
+    /// pack lies.
+    fn unpack(
+        &mut self,
+        domain: usize,
+        link: usize,
+        now: Duration,
+        clock: (u64, u64),
+        pack: &Delivery,
+        lengths: &[u16],
+    ) -> bool {
         let d = pack.descriptor;
-        let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
-        let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        let Some(messages) = view.and_then(|view| Messages::of(view, &d)) else { return false };
-        // Copied first: the path may change the links.
-        let Ok(messages) = messages.collect::<Result<Vec<_>, _>>() else { return false };
-        let mut told = (d.sequence, Fate::AsCounted);
-        for (n, (inline, length)) in (0u64..).zip(messages) {
-            let sequence = d.sequence.wrapping_add(n);
-            let descriptor = Descriptor { sequence, length, flags: d.flags | FLAG_INLINE, ..d };
-            let one = Delivery { descriptor, inline, position: pack.position };
-            let fate = self.send(domain, link, now, clock, &one, None);
+        let (mut told, mut at) = ((d.sequence, Fate::AsCounted), d.offset);
+        for (sequence, length) in (d.sequence..).zip(lengths.iter().copied().map(u32::from)) {
+            let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
+            let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+            let mut bytes = Vec::with_capacity(length as usize);
+            if !view.is_some_and(|view| view.append(d.slot, at + bytes_for(0), length, &mut bytes)) {
+                return false;
+            }
+            at += bytes_for(length);
+            let one = Delivery { descriptor: Descriptor { sequence, length, count: 1, ..d }, ..*pack };
+            let fate = self.send(domain, link, now, clock, &one, Load::Copied(bytes));
             if told.1 == Fate::AsCounted && fate != Fate::AsCounted {
                 told = (sequence, fate);
             }
@@ -197,8 +245,8 @@ impl Hub {
         full
     }
 
-    /// Gives one message, or those of a `bundle`, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what
-    /// CLOCK_REALTIME is ahead of it. Returns what its source is to be told, which has been done unless it came in a pack.
+    /// Gives one message, or those of a bundle or pack, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what
+    /// CLOCK_REALTIME is ahead of it. Returns what its source is to be told, which the caller is to do for what was copied.
     fn send(
         &mut self,
         domain: usize,
@@ -206,15 +254,18 @@ impl Hub {
         now: Duration,
         clock: (u64, u64),
         delivery: &Delivery,
-        bundle: Option<Vec<u8>>,
+        load: Load,
     ) -> Fate {
         let Self { domains, hosts, underway, .. } = self;
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return Fate::AsCounted };
         let d = delivery.descriptor;
-        let packed = d.flags & FLAG_PACKED != 0;
-        let (bundled, len) = match &bundle {
-            Some(bytes) => (d.count, u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
-            None => (0, d.length),
+        let copied = matches!(load, Load::Copied(_) | Load::Bundle(_));
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let (bundled, len) = match &load {
+            Load::There | Load::Copied(_) => (0, d.length),
+            Load::Bundle(bytes) => (d.count, length(bytes)),
+            Load::Pack(_) => (d.count, d.length.next_multiple_of(bytes_for(0))),
+            Load::Run(bytes, spots) => (u16::try_from(spots.len()).unwrap_or(u16::MAX), length(bytes)),
         };
         let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
@@ -223,6 +274,15 @@ impl Hub {
         let position = delivery.position;
         let is_for = |s: &crate::network::intake::Sink| s.takes(position);
         intake.sources.get_mut(&d.source).into_iter().for_each(|source| source.look(&d, position));
+        let place = Place { domain, link, generation: intake.generation, descriptor: d };
+        let held = match load {
+            Load::Copied(bytes) | Load::Bundle(bytes) => Held::Bytes(bytes),
+            Load::Pack(lengths) => Held::Pack(place, lengths),
+            Load::Run(bytes, spots) => Held::Run(place, bytes, spots),
+            Load::There if delivery.is_inline() => inside(delivery),
+            Load::There => Held::Slot(place),
+        };
+        let lent = held.place().is_some();
         let routes = intake.sources.get(&d.source).map_or(&[][..], |s| &s.routes);
         let mut count = 0;
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
@@ -238,19 +298,15 @@ impl Hub {
         }
         if late || count == 0 {
             let fate = if late { Fate::Expired } else { Fate::Dropped };
-            if !packed {
+            if lent {
+                intake.out += held.descriptors().count() as u32;
+                give_back_all(intake, &held, fate);
+            } else if !copied {
                 give_back(intake, &d, fate);
             }
             return fate;
         }
-        let held = if let Some(bytes) = bundle {
-            Held::Bytes(bytes)
-        } else if delivery.is_inline() {
-            inside(delivery)
-        } else {
-            intake.out += 1;
-            Held::Slot(Place { domain, link, generation: intake.generation, descriptor: d })
-        };
+        intake.out += held.descriptors().count() as u32;
         let token = underway.add(held, count);
         let next = Outgoing {
             token,
@@ -276,13 +332,12 @@ impl Hub {
             }
         }
         // Its payload was copied, its credit is the source's again.
-        if delivery.is_inline() && !packed {
+        if !lent && !copied {
             give_back(intake, &d, Fate::AsCounted);
         }
         for _ in 0..refused {
-            if let Some(Held::Slot(_)) = underway.release(token) {
-                give_back(intake, &d, Fate::Dropped);
-                intake.out -= 1;
+            if let Some(held) = underway.release(token) {
+                give_back_all(intake, &held, Fate::Dropped);
             }
         }
         Fate::AsCounted
@@ -373,6 +428,8 @@ struct Run {
     first: Option<Delivery>,
     bytes: Vec<u8>,
     count: u16,
+    /// Where they are, unless they came inside their descriptors.
+    spots: Vec<Spot>,
 }
 
 impl Run {
@@ -385,11 +442,26 @@ impl Run {
         })
     }
 
-    fn append(&mut self, delivery: &Delivery) {
+    /// Adds a message. `false`: it is not where it should be, nothing was changed.
+    fn append(&mut self, delivery: &Delivery, segments: &[Option<SegmentView>]) -> bool {
+        let d = &delivery.descriptor;
+        if delivery.is_inline() {
+            bundle_append(&mut self.bytes, delivery.inline_bytes());
+        } else {
+            let view = segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(&u64::from(d.length).to_le_bytes());
+            if !view.is_some_and(|view| view.append(d.slot, d.offset, d.length, &mut self.bytes)) {
+                self.bytes.truncate(start);
+                return false;
+            }
+            self.bytes.resize(start + bytes_for(d.length) as usize, 0);
+            self.spots.push((d.segment, d.slot));
+        }
         if self.count == 0 {
             self.first = Some(*delivery);
         }
-        bundle_append(&mut self.bytes, delivery.inline_bytes());
         self.count += 1;
+        true
     }
 }

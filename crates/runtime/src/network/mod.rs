@@ -31,6 +31,7 @@ mod discovery;
 mod domain;
 mod egress;
 mod events;
+mod gather;
 mod host;
 mod hub;
 mod intake;

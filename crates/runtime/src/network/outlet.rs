@@ -5,13 +5,16 @@ use crate::network::lanes::FlowId;
 use insane_shm::counters::{Count, Counters};
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
-    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, INLINE_BYTES, Producer, Returned, later_join,
+    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, FLAG_WIDE, INLINE_BYTES, Producer, Returned,
+    later_join,
 };
 use insane_shm::memory::SharedMemory;
+use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::WakeNeed;
+use insane_wire::frame::record::bundle_longest;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
 use std::collections::{HashSet, VecDeque};
@@ -455,8 +458,8 @@ impl Domain {
     }
 
     /// Hands a message to the local sinks of its source, or counts it as dropped for each of them. Returns whether it has left
-    /// the network's own memory.
-    pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>) -> bool {
+    /// the network's own memory. `coming` says of how many frames it is known that they come next.
+    pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>, coming: usize) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
         d.source = remote.number;
         let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
@@ -484,6 +487,11 @@ impl Domain {
             self.hand_out(source, &mut d, &[], held);
             return true;
         }
+        match *arrived {
+            Arrived::Bytes(bytes) if !reliable && self.gather(source, &d, bytes, coming) => return true,
+            // What came before it of any source goes first.
+            _ => self.hand_out_gathered(),
+        }
         let mut inside: &[u8] = &[];
         let mut slot = held;
         if let Arrived::Bytes(bytes) = *arrived {
@@ -500,10 +508,18 @@ impl Domain {
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
                     to.copy_from_slice(bytes);
                 }
+                if packed && bundle_longest(bytes) > MAX_COPIED {
+                    d.flags |= FLAG_WIDE;
+                }
             }
         }
         self.hand_out(source, &mut d, inside, slot);
         true
+    }
+
+    /// Whether a source of another host is reliable.
+    pub(crate) fn is_reliable(&self, source: usize) -> bool {
+        self.remotes[source].as_ref().is_some_and(|remote| remote.reliable)
     }
 
     fn is_unwanted(&self, source: usize, sequence: u64) -> bool {
@@ -526,7 +542,7 @@ impl Domain {
     }
 
     /// Puts a message on the links of its sinks; the slot's own hold ends here.
-    fn hand_out(&mut self, source: usize, d: &mut Descriptor, inside: &[u8], slot: Option<SlotId>) {
+    pub(crate) fn hand_out(&mut self, source: usize, d: &mut Descriptor, inside: &[u8], slot: Option<SlotId>) {
         if let Some(slot) = slot {
             (d.segment, d.slot) = (slot.segment, slot.slot);
             reach(Step::Place);

@@ -114,10 +114,6 @@ impl Payloads for Said {
         out.extend_from_slice(bytes.unwrap_or(&[]));
         out.resize(end, 0);
     }
-
-    fn bundle(&mut self, _: u64, _: u32, _: u32, _: u32, _: u16) -> Option<(u32, u16)> {
-        None
-    }
 }
 
 /// The made-up host takes nothing that is longer than a frame.

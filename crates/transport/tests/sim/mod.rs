@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use insane_transport::{
-    Config, Counts, End, Event, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, SendError, Store,
+    Config, Counts, End, Event, Fit, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, Rest, SendError, Store,
 };
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_prefix};
 
@@ -59,7 +59,7 @@ struct Payloads1 {
     bundles: HashMap<u64, Vec<u32>>,
 }
 
-/// Small messages that follow each other, as a bundle has them.
+/// Messages that follow each other, as a bundle has them.
 fn bundle(epoch: u128, first: u64, sizes: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (sequence, &len) in (first..).zip(sizes) {
@@ -81,11 +81,14 @@ impl Payloads for Payloads1 {
         }
     }
 
-    fn bundle(&mut self, token: u64, offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
+    fn bundle(&mut self, token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
         let (epoch, sequence, _) = self.sizes[&token];
-        let bytes = bundle(epoch, sequence, &self.bundles[&token]);
-        let (bytes, count) = bundle_prefix(&bytes[offset as usize..(offset + len) as usize], room as usize, most)?;
-        Some((bytes as u32, count))
+        let sizes = &self.bundles[&token];
+        let left = &sizes[sizes.len() - usize::from(rest.count)..];
+        let bytes = bundle(epoch, sequence, sizes);
+        let (len, count) = bundle_prefix(&bytes[rest.offset as usize..], room as usize, most)?;
+        let len = if count == 0 { 8 + left[0].next_multiple_of(8) } else { len as u32 };
+        Some(Fit { count, len, payload: left[..usize::from(count)].iter().sum(), first: left[0] })
     }
 }
 
@@ -129,6 +132,8 @@ pub(crate) struct Host {
     flows: HashMap<u32, u128>,
     payloads: Payloads1,
     next_token: u64,
+    /// The longest message that was given as a part of a bundle, in bytes.
+    pub(crate) longest_bundled: u32,
     pub(crate) memory: Memory,
     pub(crate) lost: u64,
     pub(crate) stalled: bool,
@@ -199,6 +204,7 @@ impl Host {
             flows: HashMap::new(),
             payloads: Payloads1::default(),
             next_token: 1,
+            longest_bundled: 0,
             memory: Memory { most_slots: 12, ..Memory::default() },
             lost: 0,
             stalled: false,
@@ -274,13 +280,19 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a best-effort flow the small messages that are next as one; how many those were.
+    /// Gives a flow the messages that are next as one; how many those were. A reliable flow gets small ones; of others now and then one
+    /// is longer than a frame.
     fn give_bundle(&mut self, n: usize, flow: u32, most: usize) -> Option<Result<u16, SendError>> {
         let source = &self.sources[n];
-        let small = source.todo.iter().take_while(|len| **len <= MAX_BUNDLED);
+        let whole = match source.next {
+            _ if source.reliable => 64,
+            next if next.is_multiple_of(256) => MAX_BUNDLED,
+            _ => self.path.whole_bytes(),
+        };
+        let small = source.todo.iter().take_while(|len| **len <= whole.min(MAX_BUNDLED));
         let sizes: Vec<u32> = small.take(most.min(MAX_BUNDLE.into())).copied().collect();
         let count = sizes.len() as u16;
-        if source.reliable || count == 0 {
+        if count == 0 {
             return None;
         }
         let (epoch, sequence, token) = (source.epoch, source.next, self.next_token);
@@ -290,6 +302,7 @@ impl Host {
             return Some(Err(why));
         }
         self.next_token += 1;
+        self.longest_bundled = sizes.iter().copied().chain([self.longest_bundled]).max().unwrap_or(0);
         self.payloads.sizes.insert(token, (epoch, sequence, len));
         self.payloads.bundles.insert(token, sizes);
         Some(Ok(count))
@@ -351,14 +364,22 @@ impl Host {
         }
     }
 
+    /// The runtime puts a message on the link to its sink. After a connection has begun anew a bundle is sent whole.
+    fn hand_over(&mut self, epoch: u128, item: (u32, u64, u64)) {
+        let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
+        if sink.reliable && item.1 <= sink.handed() {
+            self.path.consumed(item.0, 1, item.2);
+        } else {
+            sink.link.push_back(item);
+        }
+    }
+
     pub(crate) fn events(&mut self) {
         while let Some(event) = self.path.event() {
             match event {
                 Event::Requested { open, .. } => match self.sinks.get(&open.epoch) {
                     Some(sink) => {
-                        // The runtime that survives knows what it has put into links already.
-                        let handed = sink.link.iter().map(|item| item.1).max().unwrap_or(0);
-                        self.path.accept(open.flow, handed.max(sink.cursor));
+                        self.path.accept(open.flow, sink.handed());
                         self.flows.insert(open.flow, open.epoch);
                     }
                     None => self.path.refuse(open.flow, 1),
@@ -368,9 +389,9 @@ impl Host {
                     let epoch = self.flows[&flow];
                     let len = bytes.len() as u32;
                     assert!(payload(epoch, message.sequence, len).eq(bytes), "message {} is changed", message.sequence);
-                    assert_eq!(message.timestamp_ns, message.sequence & 1);
-                    let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
-                    sink.link.push_back((flow, message.sequence, u64::from(len)));
+                    // What was given as a part of a bundle has no times, also when it travels alone.
+                    assert!([0, message.sequence & 1].contains(&message.timestamp_ns));
+                    self.hand_over(epoch, (flow, message.sequence, u64::from(len)));
                 }
                 Event::Bundle { flow, message, count, lies } => {
                     let bytes = self.memory.take(lies);
@@ -381,8 +402,7 @@ impl Host {
                         let is = rest[8..8 + len].iter().copied();
                         assert!(payload(epoch, sequence, len as u32).eq(is), "message {sequence} is changed");
                         rest = &rest[8 + len.next_multiple_of(8)..];
-                        let sink = self.sinks.get_mut(&epoch).expect("a sink that was accepted");
-                        sink.link.push_back((flow, sequence, len as u64));
+                        self.hand_over(epoch, (flow, sequence, len as u64));
                     }
                     assert!(rest.is_empty());
                 }
@@ -491,6 +511,11 @@ impl Host {
 }
 
 impl Sink {
+    /// What the runtime that survives its sinks' clients has put on their link already.
+    fn handed(&self) -> u64 {
+        self.link.iter().map(|item| item.1).max().unwrap_or(0).max(self.cursor)
+    }
+
     fn consume(&mut self, sequence: u64) {
         assert!(self.once.insert(sequence), "message {sequence} came twice");
         if self.reliable {

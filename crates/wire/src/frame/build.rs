@@ -105,7 +105,7 @@ impl<'a> FrameBuilder<'a> {
         self.room().saturating_sub(BUNDLE_BYTES) & !7
     }
 
-    /// Adds `count` small messages that follow each other; `message` is of the first, without times. `fill` appends their
+    /// Adds `count` messages that follow each other; `message` is of the first, without times. `fill` appends their
     /// `len` bytes as [`Record::Bundle`](super::record::Record::Bundle) has them.
     pub fn bundle_from(&mut self, message: &Message, count: u16, len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Ok(length) = u16::try_from(len) else { return false };

@@ -31,7 +31,7 @@ pub mod kind {
     pub const PING: u8 = 10;
     /// The connection ends: its sender stops.
     pub const BYE: u8 = 11;
-    /// Small messages of one flow that follow each other.
+    /// Messages of one flow that follow each other.
     pub const BUNDLE: u8 = 12;
 }
 
@@ -59,7 +59,7 @@ pub const MAX_SEQUENCE: u64 = (1 << 56) - 1;
 pub const MAX_BUNDLE: u16 = 64;
 
 /// The longest message in a bundle, in bytes.
-pub const MAX_BUNDLED: u32 = 64;
+pub const MAX_BUNDLED: u32 = 2048;
 
 /// What is said of a message, whole or in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,7 +125,7 @@ pub enum Record<'a> {
     Message(Message, Place),
     /// A part of one.
     Fragment(Message, Part, Place),
-    /// Several small ones, as many as the number says; index and sequence are those of the first. Each is a word of eight
+    /// Several, none of them large, as many as the number says; index and sequence are those of the first. Each is a word of eight
     /// bytes that is its length, then its bytes, then nothing up to the next multiple of eight. They were checked.
     Bundle(Message, u16, Place),
     /// Frames that arrived.
@@ -292,6 +292,30 @@ pub fn bundle_prefix(bytes: &[u8], room: usize, most: u16) -> Option<(usize, u16
         (at, count) = (next, count + 1);
     }
     Some((at, count))
+}
+
+/// The length in bytes of the longest message of a bundle that was checked; 0 of anything else.
+#[must_use]
+pub fn bundle_longest(bundle: &[u8]) -> u32 {
+    let (mut rest, mut longest) = (bundle, 0);
+    while let Some((word, behind)) = rest.split_first_chunk::<ALIGN>() {
+        let length = u32::try_from(u64::from_le_bytes(*word)).unwrap_or(0);
+        longest = longest.max(length);
+        rest = behind.get(padded(length as usize)..).unwrap_or(&[]);
+    }
+    longest
+}
+
+/// Where the payloads of a bundle's messages lie, of one that was checked and is at a place of a frame.
+pub fn bundled(frame: &[u8], place: Place) -> impl Iterator<Item = Place> + '_ {
+    let (mut at, end) = (place.at, place.at + place.len);
+    core::iter::from_fn(move || {
+        let word = frame.get(at..end)?.first_chunk::<ALIGN>()?;
+        let len = usize::try_from(u64::from_le_bytes(*word)).ok()?;
+        let payload = Place { at: at + ALIGN, len };
+        at = payload.at + padded(len);
+        Some(payload)
+    })
 }
 
 fn read_control(bytes: &[u8]) -> Option<Record<'_>> {

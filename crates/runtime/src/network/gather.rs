@@ -1,0 +1,122 @@
+//! Messages of one best-effort source that arrive one after the other are handed to its sinks together, in one slot, as a pack:
+//! one descriptor, one return and one count for all of them. None waits for another: a pack leaves when what was received with it
+//! has been looked at.
+
+use crate::network::domain::Domain;
+use insane_shm::link::{Descriptor, FLAG_PACKED, FLAG_WIDE};
+use insane_shm::pack::{MAX_BYTES, MAX_COPIED, MAX_MESSAGE, bytes_for};
+use insane_shm::slab::SlotId;
+use insane_wire::frame::record::bundle_longest;
+
+/// The sizes of the slots that packs are put together in, in bytes. Few, so that every size finds its slots used before.
+const SIZES: [u32; 3] = [4096, 16384, MAX_BYTES];
+
+/// The most messages that are put together: a sink that takes fewer at a time takes those of a pack one by one.
+const MOST: u16 = 32;
+
+/// A pack that is being put together.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    source: usize,
+    /// Of the first message.
+    first: Descriptor,
+    slot: SlotId,
+    capacity: u32,
+    used: u32,
+    count: u16,
+    longest: u32,
+}
+
+/// What a message, or those of a bundle, would be in a pack.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    bytes: u32,
+    count: u16,
+    longest: u32,
+}
+
+impl Part {
+    /// `None`: it is not for packs.
+    fn of(d: &Descriptor, payload: &[u8]) -> Option<Self> {
+        let len = u32::try_from(payload.len()).ok()?;
+        match d.flags {
+            FLAG_PACKED => Some(Self { bytes: len, count: d.count, longest: bundle_longest(payload) }),
+            // A smaller one goes inside its descriptor.
+            0 if len > MAX_COPIED && len <= MAX_MESSAGE => Some(Self { bytes: bytes_for(len), count: 1, longest: len }),
+            _ => None,
+        }
+    }
+}
+
+impl Gather {
+    /// Whether a part of the same source that comes next belongs here.
+    fn takes(&self, source: usize, d: &Descriptor, part: Part) -> bool {
+        let f = &self.first;
+        self.source == source
+            && f.sequence.wrapping_add(self.count.into()) == d.sequence
+            && (f.priority, f.joined) == (d.priority, d.joined)
+            && self.count + part.count <= MOST
+            && self.used + part.bytes <= self.capacity
+    }
+}
+
+impl Domain {
+    /// Puts a message, or those of a bundle, to others of its source that arrived just before, or, if `coming` more were received
+    /// with it, begins a pack with it. `false`: it is to be handed out by itself.
+    pub(crate) fn gather(&mut self, source: usize, d: &Descriptor, payload: &[u8], coming: usize) -> bool {
+        let part = Part::of(d, payload).filter(|_| d.deadline_ns == 0);
+        if let (Some(gather), Some(part)) = (&self.gathering, part)
+            && gather.takes(source, d, part)
+        {
+            self.put(d, payload, part);
+            return true;
+        }
+        self.hand_out_gathered();
+        let Some(part) = part.filter(|_| coming > 0) else { return false };
+        let frames = u32::try_from(coming.saturating_add(1)).unwrap_or(u32::MAX).min(MOST.into());
+        let all = part.bytes.saturating_mul(frames);
+        let capacity = SIZES.into_iter().find(|size| *size >= all).unwrap_or(MAX_BYTES);
+        if part.bytes > capacity || part.count >= MOST {
+            return false;
+        }
+        let Some(slot) = self.take_slot(capacity) else { return false };
+        let gather = Gather { source, first: *d, slot, capacity, used: 0, count: 0, longest: 0 };
+        self.gathering = Some(gather);
+        self.put(d, payload, part);
+        true
+    }
+
+    fn put(&mut self, d: &Descriptor, payload: &[u8], part: Part) {
+        let Some(gather) = &mut self.gathering else { return };
+        if let Some(to) = self.slab.bytes_mut(gather.slot, gather.used, part.bytes) {
+            if d.flags & FLAG_PACKED != 0 {
+                to.copy_from_slice(payload);
+            } else if let Some((word, to)) = to.split_first_chunk_mut() {
+                // What follows up to the next multiple of eight is nobody's.
+                *word = (payload.len() as u64).to_le_bytes();
+                to[..payload.len()].copy_from_slice(payload);
+            }
+        }
+        gather.used += part.bytes;
+        gather.count += part.count;
+        gather.longest = gather.longest.max(part.longest);
+    }
+
+    /// Hands out the pack that is being put together.
+    pub(crate) fn hand_out_gathered(&mut self) {
+        let Some(Gather { source, first, slot, used, count, longest, .. }) = self.gathering.take() else { return };
+        // Its source may have ended meanwhile, and its place may be another's.
+        let known = self.remotes.get(source).and_then(Option::as_ref).is_some_and(|r| r.number == first.source);
+        if !known {
+            self.slab.unhold(slot);
+            return;
+        }
+        let mut d = if count == 1 && first.flags & FLAG_PACKED == 0 {
+            Descriptor { offset: bytes_for(0), length: longest, ..first }
+        } else {
+            let wide = if longest > MAX_COPIED { FLAG_WIDE } else { 0 };
+            Descriptor { flags: FLAG_PACKED | wide, length: used, count, ..first }
+        };
+        self.hand_out(source, &mut d, &[], Some(slot));
+    }
+}
