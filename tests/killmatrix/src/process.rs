@@ -154,6 +154,12 @@ impl Process {
         self.descriptors().len()
     }
 
+    /// How many of them are segments of slots.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.descriptors().iter().filter(|(_, link)| link.contains("memfd:insane-segment")).count()
+    }
+
     /// How many mappings of shared memory it has.
     #[must_use]
     pub fn maps(&self) -> usize {
