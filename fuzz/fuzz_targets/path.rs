@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use insane_transport::{Config, Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
+use insane_transport::{Config, Event, Fit, FlowSpec, Lies, Outgoing, Path, Payloads, Rest, Store};
 use insane_wire::frame::control::Hello;
 use insane_wire::frame::record::{Record, Records};
 use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
@@ -19,9 +19,9 @@ impl Payloads for Zeros {
     }
 
     /// Empty messages.
-    fn bundle(&mut self, _token: u64, _offset: u32, len: u32, room: u32, most: u16) -> Option<(u32, u16)> {
-        let count = (len.min(room) / 8).min(most.into());
-        Some((count * 8, count as u16))
+    fn bundle(&mut self, _token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
+        let count = (room / 8).min(most.min(rest.count).into());
+        Some(Fit { count: count as u16, len: count.max(1) * 8, payload: 0, first: 0 })
     }
 }
 
@@ -68,10 +68,8 @@ fuzz_target!(|data: &[u8]| {
             let len = (sequence * 300) as u32;
             assert_eq!(path.send(flow, Outgoing { token: sequence, len, sequence, ..Outgoing::default() }), Ok(()));
         }
-        if !reliable {
-            let bundle = Outgoing { token: 21, len: 64 * 8, sequence: 21, bundle: 64, ..Outgoing::default() };
-            assert_eq!(path.send(flow, bundle), Ok(()));
-        }
+        let bundle = Outgoing { token: 21, len: 64 * 8, sequence: 21, bundle: 64, ..Outgoing::default() };
+        assert_eq!(path.send(flow, bundle), Ok(()));
         flow
     });
     let mut rest = data;

@@ -34,10 +34,13 @@ const MEETING: Duration = Duration::from_secs(20);
 
 struct Insane;
 
-/// What may be on its way of a best-effort flow between two hosts, in bytes of payload and in messages: a sink's link holds 1024
-/// entries, and small messages of a batch arrive as one.
+/// What may be on its way of a best-effort flow between two hosts, in bytes of payload, and in messages if they are small or large: a
+/// sink's link holds 2048 entries, small messages of a batch arrive as one, and of large ones some are to be on their way at each
+/// place where they wait.
 const WINDOW_BYTES: usize = 512 << 10;
 const WINDOW_MESSAGES: usize = 2048;
+const WINDOW_LARGE: usize = 128;
+const WINDOW_MOST: usize = 4 << 20;
 /// How long a source waits for its sink's word on that.
 const WORD: Duration = Duration::from_millis(20);
 /// The port of both runtimes' datapaths; their hosts are theirs alone.
@@ -45,7 +48,7 @@ const PORT: u16 = 7400;
 
 /// The window of a best-effort flow, in bytes of payload.
 fn window_bytes(payload: usize) -> usize {
-    WINDOW_BYTES.min(WINDOW_MESSAGES * payload)
+    WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST))
 }
 
 /// The runtime of this process's host.

@@ -337,7 +337,7 @@ impl Default for Quota {
             endpoints_per_session: 4096,
             memory_mib_per_session: 512,
             message_mib: 128,
-            link_entries: 1024,
+            link_entries: 2048,
             unread_messages: 16_384,
         }
     }
