@@ -57,6 +57,10 @@ const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from
 /// Who has the thread spin so long at least has given it a core of its own; below, it offers the core to others with each look.
 const OWN_CORE: Duration = Duration::from_millis(1);
 
+/// After so many bytes that were received the core is offered to others, who may be the sinks: they find it in their caches. About as
+/// much is received at once.
+pub(crate) const HANDFUL: usize = 256 << 10;
+
 /// To what the time that it spins grows first.
 const GROWS: Duration = Duration::from_micros(20);
 
@@ -95,6 +99,8 @@ pub(crate) struct Hub {
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
     next_frame: u64,
+    /// Bytes that were received since others were last offered this core.
+    received: usize,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -173,6 +179,7 @@ impl Hub {
             table,
             requests: Requests::default(),
             next_frame: 0,
+            received: 0,
             coming: 0,
             hosts,
             by_address,
@@ -217,6 +224,10 @@ impl Hub {
                 busy_at = now;
                 self.awaiting = AWAITING.0;
                 self.polling = POLLING.0;
+                if polite && self.received >= HANDFUL {
+                    self.received = 0;
+                    rustix::thread::sched_yield();
+                }
             } else if now.saturating_sub(busy_at) >= spin {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
@@ -330,6 +341,8 @@ impl Hub {
         let mut placer = Placer { hosts, domains, by_address, port, now, landings: Vec::new() };
         let report = datapath.receive(rx, Some(&mut placer));
         let landings = placer.landings;
+        self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
+        self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
         for landed in std::mem::take(&mut rx.landed) {
             let Some((host, landing)) = usize::try_from(landed.token).ok().and_then(|at| landings.get(at)) else {
                 continue;

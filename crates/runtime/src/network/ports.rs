@@ -2,6 +2,7 @@
 //! the reason; only kernel UDP must be there.
 
 use crate::config::{self, Kind, Mode};
+use crate::network::hub::HANDFUL;
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
@@ -75,7 +76,8 @@ impl Port {
     fn tapped(kind: Kind, datapath: Box<dyn Datapath>, tap: Control) -> Self {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
-        Self { kind, datapath, tap, rx: RxBatch { free, ..RxBatch::default() }, tx: TxBatch::default() }
+        let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
+        Self { kind, datapath, tap, rx: RxBatch { free, limit, ..RxBatch::default() }, tx: TxBatch::default() }
     }
 }
 
