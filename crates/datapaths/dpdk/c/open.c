@@ -7,6 +7,7 @@
 #include <rte_errno.h>
 #include <rte_version.h>
 
+#include <errno.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -17,6 +18,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Without hugepages, rights or files: enough for ports in software. Devices that write memory themselves need pages that stay where
@@ -138,6 +141,28 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
     return 0;
 }
 
+/* memif's server binds its socket to a path and does not take away what a killed one left there, so that it could never start again.
+ * What nobody listens on is nobody's. */
+static void remove_stale_socket(const insane_datapath_port *port)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    char value[16];
+    struct stat found;
+    if (!starts(port->name, "net_memif") || strstr(port->choice.device, "role=server") == NULL
+        || !device_argument(port->choice.device, "socket-abstract", value, sizeof value) || strcmp(value, "no") != 0)
+        return;
+    if (!device_argument(port->choice.device, "socket", at.sun_path, sizeof at.sun_path))
+        strcpy(at.sun_path, "/run/memif.sock");
+    if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode))
+        return;
+    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0)
+        return;
+    if (connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED)
+        unlink(at.sun_path);
+    close(probe);
+}
+
 /* Makes the device known to DPDK and finds its port. */
 static int attach(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -152,6 +177,7 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
         if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
             return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
+        remove_stale_socket(port);
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
             return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
     }
