@@ -24,6 +24,7 @@ struct choice {
     uint32_t buffers;
     uint32_t ring;
     bool interrupts; /* a card's receive interrupts may be relied on */
+    bool tagged;     /* frames have a VLAN tag, beside their payload of the MTU */
 };
 
 struct insane_datapath_port {

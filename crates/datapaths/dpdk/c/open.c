@@ -54,6 +54,12 @@ static bool copies_at_once(const insane_datapath_port *port)
     return strcmp(port->driver, "net_af_packet") == 0 || strcmp(port->driver, "net_tap") == 0 || strcmp(port->driver, "net_null") == 0;
 }
 
+/* The Ethernet header of a port's frames, in bytes. */
+static uint32_t header_bytes(const insane_datapath_port *port)
+{
+    return RTE_ETHER_HDR_LEN + (port->choice.tagged ? RTE_VLAN_HLEN : 0);
+}
+
 /* The kernel's interface below a device: its MTU, and a membership that lets the station's frames in and goes with its socket. */
 static int join_interface(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -75,7 +81,7 @@ static int join_interface(insane_datapath_port *port, char *error, size_t capaci
     if (port->choice.mtu > mtu)
         return fail(error, capacity, "%s has an MTU of %u, and mtu is %u: `ip link set dev %s mtu %u`", name, mtu, port->choice.mtu, name,
                     port->choice.mtu);
-    port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + RTE_ETHER_HDR_LEN;
+    port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + header_bytes(port);
     struct packet_mreq member = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_UNICAST, .mr_alen = RTE_ETHER_ADDR_LEN };
     memcpy(member.mr_address, port->choice.address.addr_bytes, RTE_ETHER_ADDR_LEN);
     struct packet_mreq groups = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_ALLMULTI };
@@ -194,7 +200,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     if (result != 0)
         return fail(error, capacity, "%s: %s", port->name, rte_strerror(-result));
     snprintf(port->driver, sizeof port->driver, "%s", info.driver_name);
-    uint32_t mtu = port->max_frame - RTE_ETHER_HDR_LEN;
+    uint32_t mtu = port->max_frame - header_bytes(port);
     bool interface = port->membership >= 0;
     port->memif = strcmp(port->driver, "net_memif") == 0;
     /* Those say 1518 and carry what their buffers hold. */
@@ -202,7 +208,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
         if (info.max_mtu < mtu && !(interface && port->choice.mtu == 0))
             return fail(error, capacity, "%s (%s) has an MTU of %u at most", port->name, port->driver, info.max_mtu);
         mtu = RTE_MIN(mtu, (uint32_t)info.max_mtu);
-        port->max_frame = mtu + RTE_ETHER_HDR_LEN;
+        port->max_frame = mtu + header_bytes(port);
         if (!interface)
             conf.rxmode.mtu = mtu;
     }
@@ -275,7 +281,7 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
         return INSANE_DATAPATH_FAILED;
     eal_thread();
     snprintf(port->name, sizeof port->name, "%.*s", (int)RTE_MIN(strcspn(choice->device, ","), sizeof port->name - 1), choice->device);
-    port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + RTE_ETHER_HDR_LEN;
+    port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + header_bytes(port);
     if ((starts(port->name, "net_af_packet") || starts(port->name, "net_af_xdp")) && join_interface(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     if (attach(port, error, capacity) != 0)

@@ -102,7 +102,7 @@ fn two_engines_exchange_datagrams() {
     // In one process the server must come first.
     let [mut b, mut a] = [1, 0].map(|end| {
         let address = format!("10.97.0.{}/24", end + 1).parse().expect("a prefix");
-        let config = DatagramConfig { address, port: 7400, gateway: None };
+        let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
         let mut datagrams = Datagrams::new(memif(dpdk, folder.path(), end, 1500), config);
         datagrams.open().expect("it opens");
         datagrams

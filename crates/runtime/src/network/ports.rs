@@ -100,9 +100,11 @@ fn with_engine<R: RawDatapath + 'static>(
     chosen: impl FnOnce(&R) -> String,
 ) -> Result<Opened, DatapathError> {
     let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway });
+    let mut datapath =
+        Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() });
     datapath.open()?;
-    let (chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    let (mut chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    settings.tag().into_iter().for_each(|vlan| chosen += &format!("; in VLAN {vlan}"));
     Ok((Box::new(datapath), tap, chosen))
 }
 
@@ -129,7 +131,7 @@ fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
         udp_ports: Vec::new(),
         station: Some(station),
         addresses: vec![address.address],
-        vlan: Vlan::Untagged,
+        vlan: settings.tag().map_or(Vlan::Untagged, Vlan::Tagged),
     };
     let chosen = |xdp: &XdpDatapath| xdp.chosen().map(ToString::to_string).unwrap_or_default();
     with_engine(XdpDatapath::new(xdp), settings, address, chosen)
@@ -165,6 +167,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
         buffers: settings.frames,
         interrupts: settings.interrupts,
+        tagged: settings.vlan != 0,
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)
