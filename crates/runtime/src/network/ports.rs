@@ -6,7 +6,7 @@ use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
 use insane_datapath::raw::RawDatapath;
-use insane_datapath::tap::{Control, Tap};
+use insane_datapath::tap::{Control, Running, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
@@ -52,14 +52,18 @@ impl std::fmt::Display for State {
 }
 
 impl State {
-    /// For a report.
-    pub(crate) fn report(&self) -> Value {
+    /// For a report, with the capture that is on.
+    pub(crate) fn report(&self, capture: Option<Running>) -> Value {
         let (state, text) = match &self.is {
             Ok(text) => ("open", text),
             Err(text) => ("absent", text),
         };
+        let capture = capture.map(|Running { by, age, counts }| {
+            json!({"by": by, "seconds": age.as_secs(), "frames": counts.captured, "dropped": counts.dropped})
+        });
         json!({
             "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
+            "capture": capture,
         })
     }
 }
