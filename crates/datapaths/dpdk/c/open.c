@@ -7,6 +7,7 @@
 #include <rte_errno.h>
 #include <rte_version.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -169,6 +170,51 @@ static void remove_stale_socket(const insane_datapath_port *port)
     close(probe);
 }
 
+#define MOST_RINGS 64
+
+/* The AF_PACKET sockets of this process that have rings. */
+static unsigned packet_rings(int *found)
+{
+    unsigned count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    if (all == NULL)
+        return 0;
+    for (struct dirent *entry = readdir(all); entry != NULL && count < MOST_RINGS; entry = readdir(all)) {
+        int fd = atoi(entry->d_name), domain = 0, version = 0;
+        socklen_t length = sizeof domain, also = sizeof version;
+        if (entry->d_name[0] != '.' && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_PACKET
+            && getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) == 0 && version == TPACKET_V2)
+            found[count++] = fd;
+    }
+    closedir(all);
+    return count;
+}
+
+/* AF_PACKET's driver waits without a limit when its send ring is full and more than half of what the socket may have on its way is:
+ * with a shaper or a device that stands still, for as long as that lasts. So `port_send` looks first, which takes the socket. It is
+ * the one that was not there before. The more it may have on its way, the less often that is in the way. */
+static int find_ring(insane_datapath_port *port, const int *before, unsigned count, char *error, size_t capacity)
+{
+    int now[MOST_RINGS], most = 16 << 20, has = 0;
+    socklen_t length = sizeof has;
+    unsigned there = packet_rings(now);
+    for (unsigned n = 0; n < there; n++) {
+        bool old = false;
+        for (unsigned m = 0; m < count; m++)
+            old = old || before[m] == now[n];
+        if (!old)
+            port->ring = now[n];
+    }
+    if (port->ring < 0)
+        return fail(error, capacity, "%s: its socket is not among the files of this process", port->name);
+    if (setsockopt(port->ring, SOL_SOCKET, SO_SNDBUFFORCE, &most, sizeof most) != 0)
+        (void)setsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
+    if (getsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &has, &length) != 0)
+        return fail(error, capacity, "%s: %s", port->name, strerror(errno));
+    port->ring_room = has / 2 - 1;
+    return 0;
+}
+
 /* Makes the device known to DPDK and finds its port. */
 static int attach(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -184,8 +230,15 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
             return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
         remove_stale_socket(port);
+        int rings[MOST_RINGS];
+        bool packets = starts(port->name, "net_af_packet");
+        unsigned count = packets ? packet_rings(rings) : 0;
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
             return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
+        if (packets && find_ring(port, rings, count, error, capacity) != 0) {
+            (void)rte_eal_hotplug_remove("vdev", port->name);
+            return INSANE_DATAPATH_FAILED;
+        }
     }
     if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
         return fail(error, capacity, "%s is no network device", port->name);
@@ -329,7 +382,7 @@ static void close_locked(insane_datapath_port *port)
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
     struct choice choice = port->choice;
-    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .wake = -1 };
+    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1 };
     pthread_mutex_lock(&lock);
     int result = open_locked(port, error, capacity);
     if (result != 0)

@@ -9,12 +9,12 @@ use std::time::Instant;
 use common::{PATIENCE, dpdk, serial, slots, station};
 use insane_datagrams::{DatagramConfig, Datagrams, station_of};
 use insane_datapath::batch::{RxBatch, TxBatch};
-use insane_datapath::conformance::{self as suite, End, Rig};
+use insane_datapath::conformance::{self as suite, End, Form, Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Armed, Datapath, Foreign};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::PluginDatapath;
-use insane_tests_namespaces::{Namespaces, Vlan};
+use insane_tests_namespaces::{Namespaces, Vlan, run};
 
 const DEVICE: &str = "veth0";
 
@@ -172,6 +172,47 @@ fn the_kernel_pings_a_station_in_a_vlan() {
             assert_eq!(status.success(), answers, "{vlan:?}, {size} bytes: {:?}", b.engine_stats());
         }
         cable.ip(0, "neigh flush dev vlan7").expect("neighbours can be forgotten");
+    }
+}
+
+/// The kernel keeps frames and gives none of them on: the ring is full, and stays so. Whoever sends is told so by each call instead of
+/// being kept, and when there is room again the rest goes.
+#[test]
+fn a_full_ring_keeps_nobody() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let in_first = |program: &str| run("ip", &format!("netns exec {} {program}", cable.name(0)));
+    for framecnt in [16, 512] {
+        in_first(&format!("tc qdisc add dev {DEVICE} root tbf rate 8bit burst 3000 limit 100000000"))
+            .expect("a shaper");
+        let open = |end: usize, more: &str| {
+            cable.inside(end, || {
+                let device = format!("net_af_packet{},iface={DEVICE}{more}", serial());
+                let config = DpdkConfig { station: Some(station(end)), ..DpdkConfig::new(device) };
+                let mut port = dpdk.port(&config).expect("a configuration that can be");
+                port.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+                Box::new(port)
+            })
+        };
+        // Past the shaper, as it is by default, nothing is kept.
+        let mut rig = Rig { a: open(0, &format!(",qdisc_bypass=0,framecnt={framecnt}")), b: open(1, "") };
+        let (to, form, mut tx) = (rig.b.address().expect("it is open"), Form::of(&rig), TxBatch::default());
+        (0..2000).for_each(|number| form.add(&mut tx, to, &pattern(number, 1400), number));
+        let (mut full, mut before) = (0, 0);
+        while full < 1000 {
+            let report = rig.a.transmit(&mut tx);
+            assert!(report.pending > 0 && report.refused == 0, "all of it went: {report:?}");
+            before += report.sent;
+            full = if report.sent == 0 { full + 1 } else { 0 };
+        }
+        let kept = in_first(&format!("tc -s qdisc show dev {DEVICE}")).expect("what it keeps");
+        assert!(before > 0 && kept.contains("backlog") && !kept.contains("backlog 0b 0p"), "{before} sent: {kept}");
+        in_first(&format!("tc qdisc del dev {DEVICE} root")).expect("room");
+        let start = Instant::now();
+        while !tx.is_done() {
+            assert_eq!(rig.a.transmit(&mut tx).refused, 0);
+            assert!(start.elapsed() < PATIENCE, "{} wait: {:?}", tx.pending().len(), rig.a.stats());
+        }
     }
 }
 
