@@ -121,6 +121,11 @@ fn network(network: &Value) -> Outcome {
     say!("\nnetwork");
     for d in list(network, "datapaths") {
         say!("  {} at {}: {}: {}", text(d, "kind"), text(d, "address"), text(d, "state"), text(d, "text"));
+        let (capture, number) = (&d["capture"], |key| d["capture"][key].as_u64().unwrap_or(0));
+        if capture.is_object() {
+            let [seconds, frames, dropped] = ["seconds", "frames", "dropped"].map(number);
+            say!("    captured by {} for {seconds} s: {frames} frames, {dropped} dropped", text(capture, "by"));
+        }
     }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(|p| {

@@ -13,6 +13,9 @@ pub struct DatagramConfig {
     pub port: u16,
     /// Who passes packets on to hosts that are not on the link; of the address's family. `None`: they are not reached.
     pub gateway: Option<IpAddr>,
+    /// The VLAN in which all this holds, 1 to 4094: what is sent has its tag, and what has another tag or none is not looked at.
+    /// `None`: frames without a tag.
+    pub vlan: Option<u16>,
 }
 
 /// The MAC address of a station that is told no other: of the range that is administered locally (IEEE 802 §8.4), and another

@@ -16,7 +16,7 @@
 //! ```
 //! use insane_datagrams::{DatagramConfig, station_of};
 //!
-//! let config = DatagramConfig { address: "10.0.0.7/24".parse().unwrap(), port: 7400, gateway: None };
+//! let config = DatagramConfig { address: "10.0.0.7/24".parse().unwrap(), port: 7400, gateway: None, vlan: None };
 //! assert_eq!(station_of(config.address.address), [0x02, 0x49, 10, 0, 0, 7]);
 //! ```
 #![forbid(unsafe_code)]
@@ -40,8 +40,8 @@ use insane_netstack::{Binding, Config, Engine, Flow, Interface, Limits, Mac, Rou
 
 use crate::outbox::Outbox;
 
-/// An Ethernet header without tags, in bytes.
-const ETHERNET: usize = 14;
+/// An Ethernet header without tags, in bytes; with one.
+const ETHERNET: [usize; 2] = [14, 18];
 
 /// What IPv4 and UDP add to a datagram, in bytes; IPv6 and UDP.
 const HEADERS: [usize; 2] = [28, 48];
@@ -112,6 +112,10 @@ impl<R: RawDatapath> Datagrams<R> {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn ethernet(&self) -> usize {
+        ETHERNET[usize::from(self.config.vlan.is_some())]
+    }
+
     fn headers(&self) -> usize {
         HEADERS[usize::from(self.config.address.address.is_ipv6())]
     }
@@ -121,9 +125,10 @@ impl<R: RawDatapath> Datagrams<R> {
         let Some(Address::Ethernet(mac)) = self.raw.address() else {
             return Err("what carries its frames has no Ethernet address".into());
         };
-        let DatagramConfig { address, port, gateway } = self.config;
+        let DatagramConfig { address, port, gateway, vlan } = self.config;
         let mut interface = Interface::new(Mac(mac), vec![address]);
-        let mtu = self.raw.capabilities().max_frame.saturating_sub(ETHERNET);
+        interface.vlan = vlan;
+        let mtu = self.raw.capabilities().max_frame.saturating_sub(self.ethernet());
         interface.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         let mut config = Config::new(vec![interface], seed());
         config.limits = LIMITS;
@@ -147,7 +152,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
     fn capabilities(&self) -> Capabilities {
         let below = self.raw.capabilities();
         let mut can = below;
-        can.max_frame = below.max_frame.saturating_sub(ETHERNET + self.headers());
+        can.max_frame = below.max_frame.saturating_sub(self.ethernet() + self.headers());
         can.slot_bytes = can.max_frame;
         can.places = true;
         // By UDP's checksum.
@@ -184,7 +189,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
     }
 
     fn frame_limit(&mut self, to: Address) -> usize {
-        let headers = ETHERNET + self.headers();
+        let headers = self.ethernet() + self.headers();
         let most = self.capabilities().max_frame;
         let Address::Ip(to) = to else { return most };
         let (now, link) = (self.now(), self.raw.frame_limit(Address::Ethernet([0; 6])).saturating_sub(headers));

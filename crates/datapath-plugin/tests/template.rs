@@ -76,7 +76,7 @@ fn datagrams_go_over_it() {
     let plugin = template(&folder);
     let [mut a, mut b] = [0, 1].map(|end| {
         let address = format!("10.99.0.{}/24", end + 1).parse().unwrap();
-        let config = DatagramConfig { address, port: 7400, gateway: None };
+        let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
         let mut datagrams = Datagrams::new(port(plugin, &folder, end, "1500"), config);
         datagrams.open().unwrap();
         datagrams

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::pcapng::{self, Direction};
@@ -37,6 +37,13 @@ struct Queue {
     dropped: AtomicU64,
 }
 
+impl Queue {
+    fn counts(&self) -> Counts {
+        let [captured, dropped] = [&self.captured, &self.dropped].map(|count| count.load(Ordering::Relaxed));
+        Counts { captured, dropped }
+    }
+}
+
 /// The datapath's end of a capture.
 #[derive(Debug)]
 struct Producer {
@@ -45,11 +52,38 @@ struct Producer {
     most_bytes: usize,
 }
 
+/// What reports say of a capture.
+#[derive(Debug)]
+struct Listed {
+    by: String,
+    since: Instant,
+    queue: Arc<Queue>,
+}
+
+/// A capture that is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Who has it, as was said when it began.
+    pub by: String,
+    /// For how long it has been on.
+    pub age: Duration,
+    /// What was captured until now.
+    pub counts: Counts,
+}
+
 #[derive(Debug)]
 struct Shared {
     on: AtomicBool,
     link: AtomicU16,
     producer: Mutex<Option<Producer>>,
+    /// Beside the producer, whose lock the datapath's thread does not wait for: a report must not cost frames.
+    listed: Mutex<Option<Listed>>,
+}
+
+impl Shared {
+    fn list(&self, one: Option<Listed>) {
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = one;
+    }
 }
 
 /// Turns captures on, from any thread. Clones are the same.
@@ -67,11 +101,12 @@ pub enum Refused {
 }
 
 impl Control {
-    /// Begins a capture; at most `most_bytes` wait for who writes it away. It ends when what is returned is dropped.
+    /// Begins a capture; at most `most_bytes` wait for who writes it away, and `by` says for reports who that is. It ends when what is
+    /// returned is dropped.
     ///
     /// # Errors
     /// [`Refused::Busy`]: one capture at a time.
-    pub fn start(&self, most_bytes: usize) -> Result<Capture, Refused> {
+    pub fn start(&self, most_bytes: usize, by: impl Into<String>) -> Result<Capture, Refused> {
         let mut producer = self.shared.producer.lock().unwrap_or_else(PoisonError::into_inner);
         if producer.is_some() {
             return Err(Refused::Busy);
@@ -79,6 +114,7 @@ impl Control {
         let (sender, chunks) = channel();
         let queue = Arc::new(Queue::default());
         *producer = Some(Producer { chunks: sender, queue: queue.clone(), most_bytes });
+        self.shared.list(Some(Listed { by: by.into(), since: Instant::now(), queue: queue.clone() }));
         drop(producer);
         self.shared.on.store(true, Ordering::Relaxed);
         Ok(Capture { shared: self.shared.clone(), chunks, queue })
@@ -88,6 +124,14 @@ impl Control {
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.shared.on.load(Ordering::Relaxed)
+    }
+
+    /// The capture that is on, if one is.
+    #[must_use]
+    pub fn running(&self) -> Option<Running> {
+        let listed = self.shared.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Listed { by, since, queue } = listed.as_ref()?;
+        Some(Running { by: by.clone(), age: since.elapsed(), counts: queue.counts() })
     }
 }
 
@@ -135,16 +179,14 @@ impl Capture {
         if producer.as_ref().is_some_and(|producer| Arc::ptr_eq(&producer.queue, &self.queue)) {
             self.shared.on.store(false, Ordering::Relaxed);
             *producer = None;
+            self.shared.list(None);
         }
     }
 
     /// What was captured until now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts {
-            captured: self.queue.captured.load(Ordering::Relaxed),
-            dropped: self.queue.dropped.load(Ordering::Relaxed),
-        }
+        self.queue.counts()
     }
 
     /// The block that the file ends with.
@@ -198,7 +240,12 @@ impl<D: Datapath> Tap<D> {
     /// Over a datapath, open or not; off.
     #[must_use]
     pub fn new(inner: D) -> Self {
-        let shared = Shared { on: AtomicBool::new(false), link: AtomicU16::new(0), producer: Mutex::new(None) };
+        let shared = Shared {
+            on: AtomicBool::new(false),
+            link: AtomicU16::new(0),
+            producer: Mutex::new(None),
+            listed: Mutex::new(None),
+        };
         let tap = Self { inner, shared: Arc::new(shared), scratch: Vec::new() };
         tap.tell_link();
         tap
@@ -345,6 +392,7 @@ impl<D> Drop for Tap<D> {
     fn drop(&mut self) {
         self.shared.on.store(false, Ordering::Relaxed);
         *self.shared.producer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared.list(None);
     }
 }
 

@@ -181,7 +181,7 @@ fn a_tap_conforms_off_and_on() {
         let [mut a, mut b] = [1, 2].map(|port| Tap::new(hub.port(port)));
         a.open().unwrap();
         b.open().unwrap();
-        captures.extend([&a, &b].map(|tap| tap.control().start(ROOM).unwrap()));
+        captures.extend([&a, &b].map(|tap| tap.control().start(ROOM, "a test").unwrap()));
         Rig { a: Box::new(a), b: Box::new(b) }
     });
     assert!(captures.iter().map(|capture| capture.counts().captured).sum::<u64>() > 1000);
@@ -194,7 +194,7 @@ fn frames_without_addresses_that_others_know_are_captured_bare() {
     let (mut a, mut b) = (Tap::new(hub.port(1)), Tap::new(hub.port(2)));
     a.open().unwrap();
     b.open().unwrap();
-    let [sends, receives] = [&a, &b].map(|tap| tap.control().start(ROOM).unwrap());
+    let [sends, receives] = [&a, &b].map(|tap| tap.control().start(ROOM, "a test").unwrap());
     let mut tx = TxBatch::default();
     tx.frame(Address::Port(2), &pattern(1, 64), 0);
     // Refused, so not captured.
@@ -212,7 +212,7 @@ fn datagrams_stand_behind_headers_with_their_addresses() {
     for (own, peer) in [("10.0.0.1:7400", "10.0.0.2:7401"), ("[fd00::1]:7400", "[fd00::2]:7401")] {
         let [own, peer] = [own, peer].map(|text| text.parse::<SocketAddr>().unwrap());
         let mut tap = Tap::new(Mirror { own: Some(Address::Ip(own)), ..Mirror::default() });
-        let capture = tap.control().start(ROOM).unwrap();
+        let capture = tap.control().start(ROOM, "a test").unwrap();
         let mut tx = TxBatch::default();
         tx.frame(Address::Ip(peer), b"abcd", 0);
         tx.frame(Address::Ip(peer), &[0; 3000], 0);
@@ -231,7 +231,7 @@ fn datagrams_stand_behind_headers_with_their_addresses() {
 #[test]
 fn whole_frames_are_captured_with_what_the_engine_put_before_them() {
     let mut tap = Tap::new(Mirror { raw: true, ..Mirror::default() });
-    let capture = tap.control().start(ROOM).unwrap();
+    let capture = tap.control().start(ROOM, "a test").unwrap();
     let mut tx = TxBatch::default();
     for body in [&b"hello"[..], b"", b"you"] {
         tx.frame(Address::Port(1), body, 0);
@@ -253,7 +253,7 @@ fn a_writer_that_does_not_come_costs_frames_of_the_capture_and_nothing_else() {
     let (mut a, mut b) = (Tap::new(hub.port(1)), hub.port(2));
     a.open().unwrap();
     b.open().unwrap();
-    let capture = a.control().start(4096).unwrap();
+    let capture = a.control().start(4096, "a test").unwrap();
     let mut rx = RxBatch { free: vec![Slot::owned(0, 65_536)], ..RxBatch::default() };
     for number in 0..100 {
         let mut tx = TxBatch::default();
@@ -284,18 +284,19 @@ fn one_capture_at_a_time_which_ends_with_its_end_or_the_datapath() {
     let mut tap = Tap::new(hub.port(1));
     tap.open().unwrap();
     let control = tap.control();
-    let first = control.start(ROOM).unwrap();
-    assert_eq!(control.start(ROOM).err(), Some(Refused::Busy));
-    assert!(control.is_on());
+    let first = control.start(ROOM, "a test").unwrap();
+    assert_eq!(control.start(ROOM, "a test").err(), Some(Refused::Busy));
+    let by = || control.running().map(|running| running.by);
+    assert!(control.is_on() && by().as_deref() == Some("a test"));
     first.stop();
-    assert!(!control.is_on());
-    let second = control.start(ROOM).unwrap();
+    assert!(!control.is_on() && by().is_none());
+    let second = control.start(ROOM, "another").unwrap();
     // What the first one's end does is no end of the second.
     drop(first);
-    assert!(control.is_on());
+    assert!(control.is_on() && by().as_deref() == Some("another"));
     assert_eq!(second.next(Duration::ZERO), Ok(None));
     let header = second.header("a test", "hub", "port 1");
     assert_eq!(pcapng::block(&header).unwrap().map(|(kind, _)| kind), Some(SECTION));
     drop(tap);
-    assert_eq!(second.next(Duration::ZERO), Err(Ended));
+    assert_eq!((second.next(Duration::ZERO), control.running()), (Err(Ended), None));
 }

@@ -47,7 +47,9 @@ pub(crate) fn begin(
     let Ok([reader]) = <[OwnedFd; 1]>::try_from(fds) else {
         return Err((Code::InvalidArgument, "a capture takes one descriptor, a stream socket".into()));
     };
-    let capture = tap.start(MOST_WAITING).map_err(|e| (Code::QuotaExceeded, format!("{}: {e}", wanted.datapath)))?;
+    let by = format!("process {} of user {}", who.pid, who.uid);
+    let capture =
+        tap.start(MOST_WAITING, by).map_err(|e| (Code::QuotaExceeded, format!("{}: {e}", wanted.datapath)))?;
     let name = if state.interface.is_empty() { state.kind.name() } else { &state.interface };
     let description = format!("{} at {}", state.kind.name(), state.address);
     let header = capture.header(concat!("insaned ", env!("CARGO_PKG_VERSION")), name, &description);

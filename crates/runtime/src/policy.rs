@@ -47,6 +47,17 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// What this host has (or why not), whether the other one has it too, and whether they are connected by it.
+    #[must_use]
+    pub fn of(here: Result<(), &str>, there: bool, connected: bool) -> Self {
+        match (here, there, connected) {
+            (Err(why), ..) => Self::NotHere(why.to_owned()),
+            (_, false, _) => Self::NotThere,
+            (.., false) => Self::Unconnected,
+            _ => Self::Connected,
+        }
+    }
+
     /// Why a datapath of this kind cannot be used from this host, `own`, towards another; `None` if it can.
     #[must_use]
     pub fn why_not(&self, kind: Kind, (own, host): (&str, &str)) -> Option<String> {
@@ -247,123 +258,4 @@ pub fn refused(served: EffectiveQos) -> Option<EffectiveQos> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{DEFAULT, Kind, Standing, Table, every_qos, local, refused};
-    use crate::config::Policy;
-    use insane_wire::qos::{Acceleration, Reliability, Resources, Timing};
-
-    /// What two hosts have in common of one accelerated datapath, in all combinations.
-    fn standings() -> Vec<(bool, Standing)> {
-        let mut all = Vec::new();
-        for (here, there, connected) in (0..8).map(|n| (n & 1 != 0, n & 2 != 0, n & 4 != 0)) {
-            let standing = match (here, there, connected) {
-                (false, ..) => Standing::NotHere("no such interface".into()),
-                (_, false, _) => Standing::NotThere,
-                (.., false) => Standing::Unconnected,
-                _ => Standing::Connected,
-            };
-            all.push((here && there && connected, standing));
-        }
-        all
-    }
-
-    #[test]
-    fn every_combination_has_its_row() {
-        let table = Table::new(&[]).unwrap();
-        for qos in every_qos() {
-            let effective = local(qos);
-            assert_eq!(effective.datapath, "shm");
-            let served = effective.qos.unwrap();
-            // A downgrade has a reason, and nothing else has one.
-            assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?}");
-            assert_eq!(served.reliability(), qos.reliability());
-            for (usable, standing) in standings() {
-                let choice = table.choose(qos, ("here", "there"), |kind| {
-                    if kind == Kind::Udp { Standing::Connected } else { standing.clone() }
-                });
-                let wanted = qos.acceleration() == Acceleration::Preferred;
-                let best = if qos.resources() == Resources::Unlimited { Kind::Dpdk } else { Kind::Xdp };
-                let expected = if wanted && usable { best } else { Kind::Udp };
-                assert_eq!(choice.kind, expected, "{qos:?} {standing:?}");
-                let effective = choice.effective;
-                assert_eq!((effective.datapath.as_str(), effective.peer.as_str()), (expected.name(), "there"));
-                let served = effective.qos.unwrap();
-                assert_eq!(served != qos, !effective.reasons.is_empty(), "{qos:?} {standing:?}");
-                let reasons = usize::from(wanted && !usable) + usize::from(qos.timing() == Timing::Sensitive);
-                assert_eq!(effective.reasons.len(), reasons, "{:?}", effective.reasons);
-                assert_eq!(served.acceleration() == Acceleration::Preferred, wanted && usable);
-                assert_eq!(effective.transport == "reliable", served.reliability() == Reliability::Reliable);
-                // Under `strict` what is served with a reason is not served.
-                let none = refused(effective.clone());
-                assert_eq!(none.is_some(), served != qos, "{qos:?}");
-                assert!(none.is_none_or(|e| e.datapath == "none" && e.reasons.len() == effective.reasons.len()));
-            }
-        }
-    }
-
-    #[test]
-    fn a_fall_back_says_what_is_missing_and_where() {
-        let table = Table::new(&[]).unwrap();
-        let mut qos = insane_wire::qos::Qos::default();
-        qos.set_acceleration(Acceleration::Preferred);
-        for (standing, text) in [
-            (Standing::NotThere, "berlin offers no xdp"),
-            (Standing::NotHere("no right".into()), "paris has no xdp: no right"),
-            (Standing::Unconnected, "paris does not reach berlin over xdp"),
-        ] {
-            let choice = table.choose(qos, ("paris", "berlin"), |_| standing.clone());
-            assert!(choice.effective.reasons[0].contains(text), "{:?}", choice.effective.reasons);
-        }
-    }
-
-    #[test]
-    fn who_spares_no_resources_gets_dpdk_or_the_next_best() {
-        let table = Table::new(&[]).unwrap();
-        let qos = insane_wire::qos::Qos::parse("acceleration=preferred,resources=unlimited").unwrap();
-        let with = |has: &[Kind]| {
-            let standing = |kind| if has.contains(&kind) { Standing::Connected } else { Standing::NotThere };
-            table.choose(qos, ("here", "there"), standing)
-        };
-        assert_eq!(with(&[Kind::Udp, Kind::Xdp, Kind::Dpdk]).kind, Kind::Dpdk);
-        let next = with(&[Kind::Udp, Kind::Xdp]);
-        assert_eq!((next.kind, next.effective.reasons.len()), (Kind::Xdp, 0), "it is accelerated all the same");
-        let last = with(&[Kind::Udp]);
-        assert!(last.effective.reasons[0].contains("there offers no dpdk; there offers no xdp"), "{last:?}");
-    }
-
-    #[test]
-    fn what_was_asked_for_is_served_with_its_reasons() {
-        for qos in every_qos() {
-            for kind in Kind::ALL {
-                let choice = Table::asked(kind, qos, "there");
-                let effective = choice.effective;
-                assert_eq!((choice.kind, effective.datapath.as_str()), (kind, kind.name()));
-                assert_eq!(effective.qos != Some(qos), !effective.reasons.is_empty(), "{qos:?}");
-                let less = qos.acceleration() == Acceleration::Preferred && kind == Kind::Udp;
-                assert_eq!(effective.reasons.iter().any(|reason| reason.contains("asked to go over udp")), less);
-            }
-        }
-    }
-
-    #[test]
-    fn the_users_table_replaces_the_default() {
-        let row = |when: &str, datapaths: &[Kind]| Policy { when: when.into(), datapaths: datapaths.to_vec() };
-        let rows = [
-            row("acceleration=preferred, reliability=reliable", &[Kind::Udp]),
-            row("timing=sensitive", &[Kind::Xdp, Kind::Udp]),
-            row("", &[Kind::Udp]),
-        ];
-        let table = Table::new(&rows).unwrap();
-        for qos in every_qos() {
-            let choice = table.choose(qos, ("here", "there"), |_| Standing::Connected);
-            let both = qos.acceleration() == Acceleration::Preferred && qos.reliability() == Reliability::Reliable;
-            let xdp = !both && qos.timing() == Timing::Sensitive;
-            assert_eq!(choice.kind, if xdp { Kind::Xdp } else { Kind::Udp }, "{qos:?}");
-            if qos.acceleration() == Acceleration::Preferred && !xdp {
-                assert!(choice.effective.reasons[0].contains("network.policy names none"), "{qos:?}");
-            }
-        }
-        assert_ne!(table, Table::new(&[]).unwrap());
-        assert!(DEFAULT.iter().all(|(_, datapaths)| datapaths.last() == Some(&Kind::Udp)));
-    }
-}
+mod tests;

@@ -581,8 +581,7 @@ impl Shell {
 
     /// What became of the datapaths that the configuration names, each in a word and a text.
     fn datapaths(&self) -> Vec<Value> {
-        let states = self.network.as_ref().map(Network::datapaths).unwrap_or_default();
-        states.iter().map(|state| state.report()).collect()
+        self.network.as_ref().map(Network::report_datapaths).unwrap_or_default()
     }
 
     fn status(&self, asker: Conn) -> Value {

@@ -3,8 +3,14 @@
 //! They take root and iproute2. Without them [`Namespaces::new`] says so in a line that begins with `SKIPPED`, which the test
 //! runner counts.
 
+mod vlan;
+
+pub use vlan::Vlan;
+
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,6 +47,46 @@ pub fn ip(arguments: &str) -> Result<String, String> {
 pub fn enter(name: &str) {
     let file = File::open(format!("/run/netns/{name}")).expect("the namespace");
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+}
+
+/// Asks an interface of this thread's network namespace something by one of ethtool's commands that take and give a number, such
+/// as 0x17, which sets whether checksums are left to the interface. The number.
+///
+/// # Errors
+/// That of the system.
+pub fn ethtool(interface: &str, command: u32, data: u32) -> io::Result<u32> {
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    let mut value = Value { command, data };
+    // SAFETY: all zeros are an ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: SIOCETHTOOL reads an ifreq, and the ethtool_value that it points to it reads or writes; both live through the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    if done == 0 { Ok(value.data) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has an interface of this thread's network namespace leave VLAN tags in the frames, both ways, as `ethtool -K DEVICE rxvlan off txvlan
+/// off` does. Otherwise a veth gives them beside the frames.
+///
+/// # Errors
+/// That of the system.
+pub fn leave_tags(interface: &str) -> io::Result<()> {
+    const GET_FLAGS: u32 = 0x25;
+    const SET_FLAGS: u32 = 0x26;
+    const TAGS: u32 = 1 << 7 | 1 << 8;
+    let flags = ethtool(interface, GET_FLAGS, 0)?;
+    ethtool(interface, SET_FLAGS, flags & !TAGS).map(drop)
 }
 
 /// Whether AF_XDP sockets can be made here. Where they cannot it has said so.

@@ -1,8 +1,8 @@
 //! Hosts with AF_XDP beside kernel UDP, in network namespaces.
 
 use crate::{LIMIT, Process, config, eventually, law};
-use insane::{Acceleration, EffectiveQos, Qos, Session, Sink, Source, SourceOptions, Stream};
-use insane_runtime::config::{Config, Datapath};
+use insane::{Acceleration, EffectiveQos, Qos, Resources, Session, Sink, Source, SourceOptions, Stream};
+use insane_runtime::config::{Config, Datapath, Kind};
 use insane_tests_namespaces::{Namespaces, has_af_xdp, run};
 use std::path::{Path, PathBuf};
 
@@ -86,6 +86,20 @@ pub fn dpdk_object(folder: &str) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// A configuration with DPDK, by this object, where the cables would have AF_XDP.
+pub fn on_dpdk(config: &mut Config, library: &Path) {
+    let datapath = &mut config.network.get_or_insert_default().datapath[0];
+    datapath.kind = Kind::Dpdk;
+    datapath.library = library.display().to_string();
+}
+
+/// A QoS that DPDK is for.
+#[must_use]
+pub fn unsparing(mut qos: Qos) -> Qos {
+    qos.set_resources(Resources::Unlimited);
+    accelerated(qos)
 }
 
 /// A QoS with acceleration.

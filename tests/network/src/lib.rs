@@ -1,6 +1,7 @@
 //! What the tests of the network side share: hosts that know each other, on loopback addresses.
 
 pub mod cables;
+pub mod load;
 
 use insane::{Qos, Reliability};
 use insane_datapath::fault::Plan;

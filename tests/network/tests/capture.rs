@@ -7,7 +7,7 @@ use insane_runtime::config::Domain;
 use insane_tests_host::programs::{Said, program, run, wait};
 use insane_tests_host::{Host, Watchdog};
 use insane_tests_network::cables::{Cables, accelerated, ends};
-use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, two};
+use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, status, two};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::Read;
@@ -180,6 +180,22 @@ fn wireshark_reads_whole_frames_of_xdp() {
     shows_both_ways(&file, "veth1", 60);
 }
 
+/// What is reported of the capture of kernel UDP.
+fn on_udp(session: &Session) -> Value {
+    status(session)["network"]["datapaths"][0]["capture"].clone()
+}
+
+/// The status shows the capture that a process has, with what it has captured.
+fn is_shown(runtime: &Process, session: &Session, pid: u32) {
+    assert!(eventually(|| on_udp(session)["frames"].as_u64() > Some(0)), "{}", on_udp(session));
+    let (shown, user) = (on_udp(session), rustix::process::getuid().as_raw());
+    assert_eq!((shown["by"].as_str(), &shown["dropped"]), (Some(&*format!("process {pid} of user {user}")), &0.into()));
+    let mut command = Command::new(program("insane-cli", "insane"));
+    let said = run(command.arg("--socket").arg(runtime.socket()).arg("status"), LIMIT);
+    assert!(said.out.contains(&format!("    captured by process {pid} of user {user} for ")), "{said:?}");
+    assert!(said.out.contains(" frames, 0 dropped"), "{said:?}");
+}
+
 #[test]
 fn a_capture_ends_in_order_when_interrupted_and_when_its_time_is_over() {
     let _watchdog = Watchdog::start("capture", TEST);
@@ -200,12 +216,14 @@ fn a_capture_ends_in_order_when_interrupted_and_when_its_time_is_over() {
         source.send(WORDS).unwrap();
         sink.consume_timeout(LIMIT).unwrap();
         if let Some(signal) = signal {
+            is_shown(&one, &a, begun.0.id());
             begun.signal(signal);
         }
         let summary = summary(&begun.end());
         assert_eq!(summary["frames"].as_u64(), Some(packets(&file) as u64), "{summary}");
         assert_eq!(blocks(&file).last(), Some(&STATISTICS));
     }
+    assert!(eventually(|| on_udp(&a).is_null()), "it is still shown: {}", on_udp(&a));
     let mut to_output = Command::new(program("insane-cli", "insane"));
     to_output.arg("--socket").arg(one.socket()).args("capture --datapath udp -w - --seconds 0.2".split(' '));
     let output = to_output.stdin(Stdio::null()).output().expect("it runs");

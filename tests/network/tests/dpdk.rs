@@ -1,28 +1,14 @@
 //! Two runtimes with DPDK on AF_PACKET beside kernel UDP, in network namespaces. Without root or DPDK: SKIPPED.
 
 use insane::{Qos, Session};
-use insane_runtime::config::{Config, Kind};
 use insane_tests_host::Watchdog;
-use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, towards};
+use insane_tests_network::cables::{Cables, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
 use insane_tests_network::{LIMIT, eventually, law, law_holds, reliable, status};
 use std::path::Path;
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(120);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
-
-/// DPDK where the cables would have AF_XDP.
-fn on_dpdk(config: &mut Config, library: &Path) {
-    let datapath = &mut config.network.get_or_insert_default().datapath[0];
-    datapath.kind = Kind::Dpdk;
-    datapath.library = library.display().to_string();
-}
-
-/// A QoS that DPDK is for.
-fn unsparing(mut qos: Qos) -> Qos {
-    qos.set_resources(insane::Resources::Unlimited);
-    accelerated(qos)
-}
 
 fn datapaths(session: &Session) -> Vec<(String, String, String)> {
     let status = status(session);

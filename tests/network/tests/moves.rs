@@ -1,104 +1,19 @@
 //! Two runtimes with AF_XDP beside kernel UDP, in network namespaces: how streams move when a datapath fails, an interface goes away
-//! or a runtime dies. Without root: SKIPPED.
+//! or runtimes die. Without root: SKIPPED.
 
-use insane::{Qos, Reliability, Session, Sink, Source};
+use insane::{Qos, Reliability};
 use insane_datapath::fault::Plan;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Said, program, run};
 use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
+use insane_tests_network::load::{are_whole, flows, numbers};
 use insane_tests_network::{LIMIT, Random, eventually, law, law_holds, network_count, reliable, status};
 use std::process::Command;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
-
-/// Emits numbers until it is told to stop; how many.
-fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
-    let mut next = 0u32;
-    while !stop.load(Ordering::Relaxed) {
-        source.send(&next.to_le_bytes().repeat(50)).expect("it is taken");
-        next += 1;
-        if next.is_multiple_of(16) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    next
-}
-
-/// Takes numbers until nothing comes any more after `last` was told; all of them.
-fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> {
-    let mut got = Vec::new();
-    loop {
-        match sink.consume_timeout(Duration::from_millis(300)) {
-            Ok(message) => {
-                let bytes = message.to_vec();
-                assert!(bytes.len() == 200 && bytes.chunks_exact(4).all(|part| part == &bytes[..4]), "it is not whole");
-                got.push(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-                seen.store(got.len(), Ordering::Relaxed);
-            }
-            Err(_) if over.load(Ordering::Relaxed) => return got,
-            Err(_) => {}
-        }
-    }
-}
-
-/// Numbers go from a source to a sink for as long as `meanwhile` takes, which is told how many have come. How many were sent, and
-/// which came; from a reliable source all are waited for.
-fn numbers(source: &Source, sink: &Sink, reliable: bool, meanwhile: impl FnOnce(&AtomicUsize)) -> (u32, Vec<u32>) {
-    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        let sender = scope.spawn(|| count_up(source, &stop));
-        let taker = scope.spawn(|| take_numbers(sink, &over, &seen));
-        // Ends the threads even if something here fails.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&seen)));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sender.join();
-        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
-        eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
-        over.store(true, Ordering::Relaxed);
-        let got = taker.join();
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (sent.expect("it sends"), got.expect("it takes"))
-    })
-}
-
-#[test]
-fn a_killed_runtime_leaves_no_program_and_its_streams_come_back_over_xdp() {
-    let _watchdog = Watchdog::start("killed", TEST);
-    let Some(cables) = Cables::new() else { return };
-    let [one, mut two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
-    let (a, b) = (one.session("source"), two.session("sink"));
-    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
-    goes_over(&stream, "host-1", "xdp");
-    let send = |from: u32, to: u32| {
-        for i in from..to {
-            source.send(&i.to_le_bytes().repeat(30)).unwrap();
-        }
-    };
-    let expect = |from: u32, to: u32| {
-        for i in from..to {
-            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
-            assert_eq!(message.to_vec(), i.to_le_bytes().repeat(30));
-        }
-    };
-    send(0, 100);
-    expect(0, 50);
-    assert!(cables.has_program(1));
-    two.kill();
-    // The kernel takes it away when the last descriptor is closed, which may be a moment after the process's end.
-    assert!(eventually(|| !cables.has_program(1)), "the program is still there");
-    cables.ping("10.96.0.2").unwrap();
-    send(100, 200);
-    two.again();
-    expect(50, 200);
-    goes_over(&stream, "host-1", "xdp");
-    send(200, 300);
-    expect(200, 300);
-    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
-}
 
 #[test]
 fn a_bad_network_over_xdp_costs_only_what_is_counted() {
@@ -149,16 +64,6 @@ fn an_interface_that_goes_away_costs_only_its_datapath() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
-/// Of the numbers that were sent, those that came are in order, each once, and all of them from a reliable source; the counts agree.
-fn are_whole(sent: u32, got: &[u32], reliable: bool, session: &Session) {
-    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
-    assert!(got.len() > 400, "{} of {sent}", got.len());
-    if reliable {
-        assert!(got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(session));
-    }
-    assert!(eventually(|| law_holds(session)), "{}", law(session));
-}
-
 /// A stream moves from one datapath to the other while it runs, when its cable is cut and when it is mended.
 fn moves(qos: Qos) {
     let Some(cables) = Cables::new() else { return };
@@ -168,11 +73,7 @@ fn moves(qos: Qos) {
     goes_over(&stream, "host-1", "xdp");
     let reliable = qos.reliability() == Reliability::Reliable;
     let (sent, got) = numbers(&source, &sink, reliable, |seen| {
-        // Whatever is lost on the way: messages go on coming.
-        let flowing = || {
-            let before = seen.load(Ordering::Relaxed);
-            assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(&a));
-        };
+        let flowing = || flows(seen, &a);
         for _ in 0..2 {
             flowing();
             cables.0.ip(0, "link set veth1 down").unwrap();
@@ -240,8 +141,7 @@ fn moves_on_request(qos: Qos, rounds: u64) {
             std::thread::sleep(Duration::from_millis(chance.below(8)));
         }
         goes_over(&stream, "host-1", at);
-        let seen_then = seen.load(Ordering::Relaxed);
-        assert!(eventually(|| seen.load(Ordering::Relaxed) > seen_then + 100), "nothing comes; {}", law(&a));
+        flows(seen, &a);
         // A request that comes before the last move is through may find the stream where it is to be.
         assert!(asked > rounds / 4 && moved() > before + asked / 4, "{asked} asked, {} moves", moved() - before);
     });

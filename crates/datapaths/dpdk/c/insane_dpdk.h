@@ -24,6 +24,7 @@ struct choice {
     uint32_t buffers;
     uint32_t ring;
     bool interrupts; /* a card's receive interrupts may be relied on */
+    bool tagged;     /* frames have a VLAN tag, beside their payload of the MTU */
 };
 
 struct insane_datapath_port {
@@ -39,6 +40,8 @@ struct insane_datapath_port {
     struct rte_ether_addr address;
     uint32_t max_frame;
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
+    int ring;       /* AF_PACKET's socket, of the driver's, or -1 */
+    int ring_room;  /* as many bytes of frames on their way leave the driver no reason to wait for room in its ring */
     int wake;       /* -1: it can only be polled */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;

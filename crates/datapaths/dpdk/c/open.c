@@ -7,6 +7,8 @@
 #include <rte_errno.h>
 #include <rte_version.h>
 
+#include <dirent.h>
+#include <errno.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -17,6 +19,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Without hugepages, rights or files: enough for ports in software. Devices that write memory themselves need pages that stay where
@@ -51,6 +55,12 @@ static bool copies_at_once(const insane_datapath_port *port)
     return strcmp(port->driver, "net_af_packet") == 0 || strcmp(port->driver, "net_tap") == 0 || strcmp(port->driver, "net_null") == 0;
 }
 
+/* The Ethernet header of a port's frames, in bytes. */
+static uint32_t header_bytes(const insane_datapath_port *port)
+{
+    return RTE_ETHER_HDR_LEN + (port->choice.tagged ? RTE_VLAN_HLEN : 0);
+}
+
 /* The kernel's interface below a device: its MTU, and a membership that lets the station's frames in and goes with its socket. */
 static int join_interface(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -72,7 +82,7 @@ static int join_interface(insane_datapath_port *port, char *error, size_t capaci
     if (port->choice.mtu > mtu)
         return fail(error, capacity, "%s has an MTU of %u, and mtu is %u: `ip link set dev %s mtu %u`", name, mtu, port->choice.mtu, name,
                     port->choice.mtu);
-    port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + RTE_ETHER_HDR_LEN;
+    port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + header_bytes(port);
     struct packet_mreq member = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_UNICAST, .mr_alen = RTE_ETHER_ADDR_LEN };
     memcpy(member.mr_address, port->choice.address.addr_bytes, RTE_ETHER_ADDR_LEN);
     struct packet_mreq groups = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_ALLMULTI };
@@ -138,6 +148,73 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
     return 0;
 }
 
+/* memif's server binds its socket to a path and does not take away what a killed one left there, so that it could never start again.
+ * What nobody listens on is nobody's. */
+static void remove_stale_socket(const insane_datapath_port *port)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    char value[16];
+    struct stat found;
+    if (!starts(port->name, "net_memif") || strstr(port->choice.device, "role=server") == NULL
+        || !device_argument(port->choice.device, "socket-abstract", value, sizeof value) || strcmp(value, "no") != 0)
+        return;
+    if (!device_argument(port->choice.device, "socket", at.sun_path, sizeof at.sun_path))
+        strcpy(at.sun_path, "/run/memif.sock");
+    if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode))
+        return;
+    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0)
+        return;
+    if (connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED)
+        unlink(at.sun_path);
+    close(probe);
+}
+
+#define MOST_RINGS 64
+
+/* The AF_PACKET sockets of this process that have rings. */
+static unsigned packet_rings(int *found)
+{
+    unsigned count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    if (all == NULL)
+        return 0;
+    for (struct dirent *entry = readdir(all); entry != NULL && count < MOST_RINGS; entry = readdir(all)) {
+        int fd = atoi(entry->d_name), domain = 0, version = 0;
+        socklen_t length = sizeof domain, also = sizeof version;
+        if (entry->d_name[0] != '.' && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_PACKET
+            && getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) == 0 && version == TPACKET_V2)
+            found[count++] = fd;
+    }
+    closedir(all);
+    return count;
+}
+
+/* AF_PACKET's driver waits without a limit when its send ring is full and more than half of what the socket may have on its way is:
+ * with a shaper or a device that stands still, for as long as that lasts. So `port_send` looks first, which takes the socket. It is
+ * the one that was not there before. The more it may have on its way, the less often that is in the way. */
+static int find_ring(insane_datapath_port *port, const int *before, unsigned count, char *error, size_t capacity)
+{
+    int now[MOST_RINGS], most = 16 << 20, has = 0;
+    socklen_t length = sizeof has;
+    unsigned there = packet_rings(now);
+    for (unsigned n = 0; n < there; n++) {
+        bool old = false;
+        for (unsigned m = 0; m < count; m++)
+            old = old || before[m] == now[n];
+        if (!old)
+            port->ring = now[n];
+    }
+    if (port->ring < 0)
+        return fail(error, capacity, "%s: its socket is not among the files of this process", port->name);
+    if (setsockopt(port->ring, SOL_SOCKET, SO_SNDBUFFORCE, &most, sizeof most) != 0)
+        (void)setsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
+    if (getsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &has, &length) != 0)
+        return fail(error, capacity, "%s: %s", port->name, strerror(errno));
+    port->ring_room = has / 2 - 1;
+    return 0;
+}
+
 /* Makes the device known to DPDK and finds its port. */
 static int attach(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -152,8 +229,16 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
         if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
             return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
+        remove_stale_socket(port);
+        int rings[MOST_RINGS];
+        bool packets = starts(port->name, "net_af_packet");
+        unsigned count = packets ? packet_rings(rings) : 0;
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
             return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
+        if (packets && find_ring(port, rings, count, error, capacity) != 0) {
+            (void)rte_eal_hotplug_remove("vdev", port->name);
+            return INSANE_DATAPATH_FAILED;
+        }
     }
     if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
         return fail(error, capacity, "%s is no network device", port->name);
@@ -168,7 +253,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     if (result != 0)
         return fail(error, capacity, "%s: %s", port->name, rte_strerror(-result));
     snprintf(port->driver, sizeof port->driver, "%s", info.driver_name);
-    uint32_t mtu = port->max_frame - RTE_ETHER_HDR_LEN;
+    uint32_t mtu = port->max_frame - header_bytes(port);
     bool interface = port->membership >= 0;
     port->memif = strcmp(port->driver, "net_memif") == 0;
     /* Those say 1518 and carry what their buffers hold. */
@@ -176,7 +261,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
         if (info.max_mtu < mtu && !(interface && port->choice.mtu == 0))
             return fail(error, capacity, "%s (%s) has an MTU of %u at most", port->name, port->driver, info.max_mtu);
         mtu = RTE_MIN(mtu, (uint32_t)info.max_mtu);
-        port->max_frame = mtu + RTE_ETHER_HDR_LEN;
+        port->max_frame = mtu + header_bytes(port);
         if (!interface)
             conf.rxmode.mtu = mtu;
     }
@@ -249,7 +334,7 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
         return INSANE_DATAPATH_FAILED;
     eal_thread();
     snprintf(port->name, sizeof port->name, "%.*s", (int)RTE_MIN(strcspn(choice->device, ","), sizeof port->name - 1), choice->device);
-    port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + RTE_ETHER_HDR_LEN;
+    port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + header_bytes(port);
     if ((starts(port->name, "net_af_packet") || starts(port->name, "net_af_xdp")) && join_interface(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     if (attach(port, error, capacity) != 0)
@@ -297,7 +382,7 @@ static void close_locked(insane_datapath_port *port)
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
     struct choice choice = port->choice;
-    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .wake = -1 };
+    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1 };
     pthread_mutex_lock(&lock);
     int result = open_locked(port, error, capacity);
     if (result != 0)

@@ -49,7 +49,11 @@ int choice_set(struct choice *choice, const char *key, const char *value, char *
         choice->interrupts = strcmp(value, "yes") == 0;
         return choice->interrupts || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "interrupts must be yes or no", value);
     }
-    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts", key);
+    if (strcmp(key, "tagged") == 0) {
+        choice->tagged = strcmp(value, "yes") == 0;
+        return choice->tagged || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "tagged must be yes or no", value);
+    }
+    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts, tagged", key);
 }
 
 int choice_check(const struct choice *choice, char *error, size_t capacity)

@@ -50,10 +50,12 @@ pub struct DpdkConfig {
     /// Whether a card's receive interrupts may be relied on. Some drivers offer them where they never come: the 82574's by MSI-X, for
     /// one, which takes `--vfio-intr=msi` among the arguments. The example `cards` tells. Without them it can only be polled.
     pub interrupts: bool,
+    /// Whether frames have a VLAN tag: its four bytes are not taken from the MTU's payload then.
+    pub tagged: bool,
 }
 
 impl DpdkConfig {
-    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled.
+    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled, for frames without tags.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
         Self {
@@ -64,6 +66,7 @@ impl DpdkConfig {
             buffers: 4096,
             ring: 1024,
             interrupts: false,
+            tagged: false,
         }
     }
 }
@@ -96,6 +99,7 @@ impl Dpdk {
         options.push(("buffers", config.buffers.to_string()));
         options.push(("ring", config.ring.to_string()));
         options.push(("interrupts", if config.interrupts { "yes" } else { "no" }.to_owned()));
+        options.push(("tagged", if config.tagged { "yes" } else { "no" }.to_owned()));
         if let Some(station) = config.station {
             options.push(("address", insane_datapath::Address::Ethernet(station).to_string()));
         }

@@ -9,12 +9,12 @@ use std::time::Instant;
 use common::{PATIENCE, dpdk, serial, slots, station};
 use insane_datagrams::{DatagramConfig, Datagrams, station_of};
 use insane_datapath::batch::{RxBatch, TxBatch};
-use insane_datapath::conformance::{self as suite, End, Rig};
+use insane_datapath::conformance::{self as suite, End, Form, Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Armed, Datapath, Foreign};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::PluginDatapath;
-use insane_tests_namespaces::Namespaces;
+use insane_tests_namespaces::{Namespaces, Vlan, run};
 
 const DEVICE: &str = "veth0";
 
@@ -81,7 +81,10 @@ fn ping(cable: &Namespaces, from: usize, to: &str) -> Child {
 }
 
 fn datagrams(raw: PluginDatapath, address: &str) -> Datagrams<PluginDatapath> {
-    Datagrams::new(raw, DatagramConfig { address: address.parse().expect("a prefix"), port: 7400, gateway: None })
+    Datagrams::new(
+        raw,
+        DatagramConfig { address: address.parse().expect("a prefix"), port: 7400, gateway: None, vlan: None },
+    )
 }
 
 /// The kernel finds the station behind DPDK, pings it, and gets its datagrams; the kernel's own address on that interface answers
@@ -133,6 +136,84 @@ fn kernel_is_a_neighbour(driver: &str, foreign: Foreign, kernel_too: bool) {
 #[test]
 fn the_kernel_pings_a_station_on_af_packet() {
     kernel_is_a_neighbour("net_af_packet", Foreign::Gathers, true);
+}
+
+/// In a VLAN that the kernel has at the other end of the cable, with packets as large as the link's; in no other.
+#[test]
+fn the_kernel_pings_a_station_in_a_vlan() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let _vlan = Vlan::new(&cable, 0, DEVICE, 7, ("vlan7", "10.99.7.1/24"));
+    for (vlan, answers) in [(Some(7), true), (Some(8), false), (None, false)] {
+        let mut b = cable.inside(1, || {
+            let own = "10.99.7.102".parse().expect("an address");
+            let device = format!("net_af_packet{},iface={DEVICE}", serial());
+            let config =
+                DpdkConfig { station: Some(station_of(own)), tagged: vlan.is_some(), ..DpdkConfig::new(device) };
+            let address = insane_netstack::Prefix::new(own, 24);
+            let raw = dpdk.port(&config).expect("a configuration that can be");
+            let mut b = Datagrams::new(raw, DatagramConfig { address, port: 7400, gateway: None, vlan });
+            b.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+            b
+        });
+        assert_eq!(b.capabilities().max_frame, 1500 - 28);
+        let mut rx = slots(&b);
+        for size in ["56", "1472"] {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", cable.name(0), "ping", "-n", "-q", "-c", "3", "-i", "0.02", "-M", "do"]);
+            command.args(["-s", size, "-W", if answers { "10" } else { "1" }, "10.99.7.102"]).stdout(Stdio::null());
+            let mut child = command.stdin(Stdio::null()).spawn().expect("ping");
+            let status = loop {
+                b.receive(&mut rx, None);
+                if let Some(status) = child.try_wait().expect("it can be waited for") {
+                    break status;
+                }
+            };
+            assert_eq!(status.success(), answers, "{vlan:?}, {size} bytes: {:?}", b.engine_stats());
+        }
+        cable.ip(0, "neigh flush dev vlan7").expect("neighbours can be forgotten");
+    }
+}
+
+/// The kernel keeps frames and gives none of them on: the ring is full, and stays so. Whoever sends is told so by each call instead of
+/// being kept, and when there is room again the rest goes.
+#[test]
+fn a_full_ring_keeps_nobody() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let in_first = |program: &str| run("ip", &format!("netns exec {} {program}", cable.name(0)));
+    for framecnt in [16, 512] {
+        in_first(&format!("tc qdisc add dev {DEVICE} root tbf rate 8bit burst 3000 limit 100000000"))
+            .expect("a shaper");
+        let open = |end: usize, more: &str| {
+            cable.inside(end, || {
+                let device = format!("net_af_packet{},iface={DEVICE}{more}", serial());
+                let config = DpdkConfig { station: Some(station(end)), ..DpdkConfig::new(device) };
+                let mut port = dpdk.port(&config).expect("a configuration that can be");
+                port.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+                Box::new(port)
+            })
+        };
+        // Past the shaper, as it is by default, nothing is kept.
+        let mut rig = Rig { a: open(0, &format!(",qdisc_bypass=0,framecnt={framecnt}")), b: open(1, "") };
+        let (to, form, mut tx) = (rig.b.address().expect("it is open"), Form::of(&rig), TxBatch::default());
+        (0..2000).for_each(|number| form.add(&mut tx, to, &pattern(number, 1400), number));
+        let (mut full, mut before) = (0, 0);
+        while full < 1000 {
+            let report = rig.a.transmit(&mut tx);
+            assert!(report.pending > 0 && report.refused == 0, "all of it went: {report:?}");
+            before += report.sent;
+            full = if report.sent == 0 { full + 1 } else { 0 };
+        }
+        let kept = in_first(&format!("tc -s qdisc show dev {DEVICE}")).expect("what it keeps");
+        assert!(before > 0 && kept.contains("backlog") && !kept.contains("backlog 0b 0p"), "{before} sent: {kept}");
+        in_first(&format!("tc qdisc del dev {DEVICE} root")).expect("room");
+        let start = Instant::now();
+        while !tx.is_done() {
+            assert_eq!(rig.a.transmit(&mut tx).refused, 0);
+            assert!(start.elapsed() < PATIENCE, "{} wait: {:?}", tx.pending().len(), rig.a.stats());
+        }
+    }
 }
 
 /// DPDK's AF_XDP takes all that comes by its queue, so the kernel has the interface no more.

@@ -102,7 +102,7 @@ fn two_engines_exchange_datagrams() {
     // In one process the server must come first.
     let [mut b, mut a] = [1, 0].map(|end| {
         let address = format!("10.97.0.{}/24", end + 1).parse().expect("a prefix");
-        let config = DatagramConfig { address, port: 7400, gateway: None };
+        let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
         let mut datagrams = Datagrams::new(memif(dpdk, folder.path(), end, 1500), config);
         datagrams.open().expect("it opens");
         datagrams
@@ -138,6 +138,28 @@ fn two_engines_exchange_datagrams() {
         assert!(start.elapsed() < PATIENCE, "{came:?} came: {:?} {:?}", a.stats(), b.stats());
     }
     assert!(a.engine_stats().is_some());
+}
+
+/// A killed server's socket stays in its folder; what another program listens on, and what is no socket, is left alone.
+#[test]
+fn only_a_socket_that_nobody_listens_on_is_taken_away() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let open = || {
+        let device = format!("net_memif{},role=server,socket={},socket-abstract=no", common::serial(), path.display());
+        let mut port = dpdk.port(&DpdkConfig::new(device)).expect("a configuration that can be");
+        port.open().map_err(|error| error.to_string())
+    };
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    let error = open().expect_err("somebody listens");
+    assert!(error.contains("does not come into being") && path.exists(), "{error}");
+    drop(listener);
+    open().expect("nobody listens any more");
+    let _ = std::fs::remove_file(&path);
+    std::fs::write(&path, b"kept").expect("a file");
+    open().expect_err("it is no socket");
+    assert_eq!(std::fs::read(&path).expect("the file"), b"kept");
 }
 
 #[test]

@@ -99,8 +99,9 @@ impl Default for Filter {
     }
 }
 
-/// Which VLANs a filter sees. A tag that the interface takes off frames before they are seen is none: turn that off
-/// (`ethtool -K DEVICE rxvlan off`) where it matters.
+/// Which VLANs a filter sees. A tag that the interface takes off frames before they are seen is none, so with [`Vlan::Tagged`] such an
+/// interface is not opened: `ethtool -K DEVICE rxvlan off`. Another veth that gives its tags beside the frames does the same:
+/// `ethtool -K PEER txvlan off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vlan {
     /// Frames without a tag, or with one or two.

@@ -12,6 +12,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const GET_DRIVER: u32 = 0x03;
+const GET_FLAGS: u32 = 0x25;
+/// Of the flags: tags are taken off frames that come.
+const TAKES_TAGS_OFF: u32 = 1 << 8;
 const GET_CHANNELS: u32 = 0x3c;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
@@ -21,6 +24,12 @@ struct Driver {
     name: [u8; 32],
     /// Versions, the bus, and numbers of no interest here.
     rest: [u8; 32 + 32 + 32 + 32 + 12 + 20],
+}
+
+#[repr(C)]
+struct Flags {
+    command: u32,
+    flags: u32,
 }
 
 #[repr(C)]
@@ -116,6 +125,12 @@ impl Interface {
             Ok(()) => channels.receive.saturating_add(channels.both).max(1),
             Err(_) => 1,
         }
+    }
+
+    /// Whether it takes VLAN tags off frames before anybody sees them; not, if it does not say.
+    pub(crate) fn takes_tags_off(&self) -> bool {
+        let mut value = Flags { command: GET_FLAGS, flags: 0 };
+        self.ethtool(&mut value).is_ok() && value.flags & TAKES_TAGS_OFF != 0
     }
 
     /// Its driver's name.

@@ -116,6 +116,13 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         io::ErrorKind::Unsupported => unavailable(format!("{name} is no Ethernet interface")),
         _ => system("SIOCGIFHWADDR")(e),
     })?;
+    if let Vlan::Tagged(number) = config.filter.vlan
+        && interface.takes_tags_off()
+    {
+        return Err(unavailable(format!(
+            "{name} takes the tags off frames before they are seen, so none is of VLAN {number}: `ethtool -K {name} rxvlan off`"
+        )));
+    }
     let sizes = sizes(config, &interface)?;
     let (queues, count) = queues(config, &interface)?;
     let mut patience = Patience { until: Instant::now() + config.patience, waited: Duration::ZERO, busy: 0 };

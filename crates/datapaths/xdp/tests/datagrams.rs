@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Cable, config};
+use common::{Cable, DEVICE, config};
 use insane_datagrams::{DatagramConfig, Datagrams, station_of};
 use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
 use insane_datapath::conformance::{Rig, pattern};
@@ -15,6 +15,7 @@ use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath, DatapathError};
 use insane_datapath_xdp::{Attach, Filter, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
+use insane_tests_namespaces::leave_tags;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -23,7 +24,7 @@ const OWN: [[&str; 2]; 2] = [["10.98.0.101/24", "10.98.0.102/24"], ["fd98::101/6
 
 const PORT: u16 = 7400;
 
-/// A station with an address of its own.
+/// A station with an address of its own, in the VLAN of the filter.
 fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
     let address: Prefix = own.parse().expect("a prefix");
     let station = station_of(address.address);
@@ -32,10 +33,26 @@ fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
         udp_ports: vec![],
         station: Some(station),
         addresses: vec![address.address],
-        vlan: Vlan::Untagged,
+        vlan: if on.filter.vlan == Vlan::Any { Vlan::Untagged } else { on.filter.vlan },
     };
+    let vlan = if let Vlan::Tagged(number) = filter.vlan { Some(number) } else { None };
     let raw = XdpDatapath::new(XdpConfig { filter, ..on.clone() });
-    Datagrams::new(raw, DatagramConfig { address, port: PORT, gateway: None })
+    Datagrams::new(raw, DatagramConfig { address, port: PORT, gateway: None, vlan })
+}
+
+/// Where the filter may run, in VLAN 7.
+fn in_vlan(attach: Attach) -> XdpConfig {
+    let on = config(attach);
+    XdpConfig { filter: Filter { vlan: Vlan::Tagged(7), ..on.filter }, ..on }
+}
+
+/// A cable whose ends leave tags in the frames.
+fn tagged_cable(mtu: u32) -> Option<Cable> {
+    let cable = Cable::new(mtu, 1)?;
+    for end in [0, 1] {
+        cable.0.inside(end, || leave_tags(DEVICE)).expect("it can be told");
+    }
+    Some(cable)
 }
 
 fn open(cable: &Cable, end: usize, on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
@@ -98,6 +115,12 @@ fn conforms_over_ipv6() {
 fn conforms_with_jumbo_frames_before_the_stack() {
     let Some(cable) = Cable::new(9000, 1) else { return };
     cable.conform(|| rig(&cable, &config(Attach::Generic), OWN[0]));
+}
+
+#[test]
+fn conforms_in_a_vlan() {
+    let Some(cable) = tagged_cable(1500) else { return };
+    cable.conform(|| rig(&cable, &in_vlan(Attach::NativeOrGeneric), OWN[0]));
 }
 
 #[test]
@@ -214,9 +237,45 @@ fn the_kernel_is_a_neighbour_like_any_other() {
     assert_eq!(Some(Address::Ip(from)), b.address());
 }
 
+/// The kernel has a VLAN on the other end of the cable: it finds the station and pings it there, with packets as large as those of the
+/// link. Of another VLAN the station hears nothing, and what has no tag is the kernel's as ever.
+#[test]
+fn the_kernel_pings_a_station_in_a_vlan() {
+    for attach in [Attach::Native, Attach::Generic] {
+        let Some(cable) = tagged_cable(1500) else { return };
+        let [_seven, _eight] = [7, 8].map(|vlan| {
+            let (name, address) = (format!("vlan{vlan}"), format!("10.99.{vlan}.1/24"));
+            insane_tests_namespaces::Vlan::new(&cable.0, 0, DEVICE, vlan, (&name, &address))
+        });
+        // Whoever asks for it in VLAN 8 asks for the same address.
+        cable.0.ip(0, "route add 10.99.7.102/32 dev vlan8 table 8").expect("a route");
+        cable.0.ip(0, "rule add from 10.99.8.1 table 8").expect("a rule");
+        let mut b = open(&cable, 1, &in_vlan(attach), "10.99.7.102/24");
+        let mut rx = slots(&b);
+        let mut ping = |arguments: &str| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", cable.0.name(0), "ping", "-n", "-q"]).args(arguments.split(' '));
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("ping");
+            loop {
+                b.receive(&mut rx, None);
+                if let Some(status) = child.try_wait().expect("it can be waited for") {
+                    return status.success();
+                }
+            }
+        };
+        assert!(ping("-c 5 -i 0.02 -W 10 10.99.7.102"), "{attach:?}");
+        assert!(ping("-c 2 -i 0.02 -W 10 -M do -s 1472 10.99.7.102"), "{attach:?}: the largest packets");
+        assert!(ping("-c 2 -i 0.02 -W 10 10.98.0.2"), "{attach:?}: what has no tag");
+        assert!(!ping("-c 1 -W 1 -I 10.99.8.1 10.99.7.102"), "{attach:?}: it answers in another VLAN");
+    }
+}
+
 #[test]
 fn what_cannot_be_opened_says_why() {
     let Some(cable) = Cable::new(1500, 1) else { return };
+    // What takes tags off before they are seen has no VLANs.
+    let error = cable.0.inside(0, || datagrams(&in_vlan(Attach::Generic), OWN[0][0]).open().unwrap_err().to_string());
+    assert!(error.contains("none is of VLAN 7: `ethtool -K veth0 rxvlan off`"), "{error}");
     let error = cable.0.inside(0, || datagrams(&XdpConfig::new("nowhere0"), OWN[0][0]).open().unwrap_err());
     assert!(matches!(&error, DatapathError::Unavailable { technology: "xdp", reason } if reason.contains("nowhere0")));
     // A whole network is no host's address.

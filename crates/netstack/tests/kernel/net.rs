@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use insane_netstack::{Arrival, Binding, Config, Emit, Engine, Interface, Mac, Prefix, Received, Report, Route};
-use insane_tests_namespaces::Namespaces;
+use insane_tests_namespaces::{Namespaces, ethtool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The engine's station and addresses; the kernel has `.1` and `::1`.
@@ -114,23 +114,8 @@ impl Cable {
 
 /// Makes the kernel finish checksums before it sends, and send no joined segments: a raw frame is what a network card sends.
 fn whole_checksums(interface: &str) {
-    #[repr(C)]
-    struct Value {
-        command: u32,
-        data: u32,
-    }
-    // ETHTOOL_STXCSUM
-    let mut value = Value { command: 0x17, data: 0 };
-    // SAFETY: all zeros are an ifreq.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0")).expect("a socket");
-    // SAFETY: SIOCETHTOOL reads an ifreq and the ethtool_value that it points to; both live through the call.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    const SET_CHECKSUMS: u32 = 0x17;
+    ethtool(interface, SET_CHECKSUMS, 0).expect("it can be told");
 }
 
 /// The engine's end of the cable, and all frames that went over it.

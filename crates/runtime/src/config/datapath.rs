@@ -65,6 +65,8 @@ pub struct Datapath {
     pub station: String,
     /// Who passes packets on to hosts of other networks; empty: they are not reached.
     pub gateway: String,
+    /// The VLAN in which it is, 1 to 4094; 0 for frames without a tag.
+    pub vlan: u16,
     /// Where frames are taken: `auto`, `native`, `generic`.
     pub mode: Mode,
     /// Whether the driver may be asked to leave frames where they are.
@@ -107,6 +109,7 @@ impl Default for Datapath {
             port: 7400,
             station: String::new(),
             gateway: String::new(),
+            vlan: 0,
             mode: Mode::Auto,
             zero_copy: true,
             queues: Vec::new(),
@@ -132,6 +135,9 @@ pub struct Policy {
 
 /// The most datapaths beside UDP.
 const MOST: usize = 8;
+
+/// The greatest number of a VLAN (IEEE 802.1Q table 9-2: 4095 is reserved).
+const MOST_VLAN: u16 = 4094;
 
 /// The most receive queues that are named.
 const MOST_QUEUES: usize = 64;
@@ -164,6 +170,12 @@ impl Datapath {
             "" => self.prefix().map(|own| insane_datagrams::station_of(own.address)),
             text => station(text),
         }
+    }
+
+    /// Its VLAN; `None` for frames without a tag.
+    #[must_use]
+    pub fn tag(&self) -> Option<u16> {
+        (self.vlan != 0).then_some(self.vlan)
     }
 
     /// A key that has nothing to say for this kind, or contradicts another: the key, its value, what it takes.
@@ -264,6 +276,9 @@ impl Datapath {
                 return refuse("gateway", &self.gateway, "another address of the same network, or nothing");
             }
         }
+        if self.vlan > MOST_VLAN {
+            return refuse("vlan", &self.vlan, "a VLAN's number from 1 to 4094, or 0 for frames without a tag");
+        }
         let twice = |(n, queue): (usize, &u32)| self.queues[..n].contains(queue);
         if self.queues.len() > MOST_QUEUES || self.queues.iter().enumerate().any(twice) {
             return refuse("queues", &format!("{:?}", self.queues), "numbers of receive queues, each once, at most 64");
@@ -346,6 +361,10 @@ mod tests {
         let two = parse(&format!("{ONE}station = \"02:00:00:00:00:7F\"\nmode = \"generic\"\ngateway = \"10.0.0.1\""))
             .unwrap();
         assert_eq!(two.network.unwrap().datapath[0].mac(), Some([2, 0, 0, 0, 0, 0x7f]));
+        for (vlan, tag) in [(0, None), (1, Some(1)), (4094, Some(4094))] {
+            let config = parse(&format!("{ONE}vlan = {vlan}")).unwrap();
+            assert_eq!(config.network.unwrap().datapath[0].tag(), tag);
+        }
         for place in
             ["interface = \"eth1\"", "device = \"0000:01:00.0\"\neal = \"--in-memory\"\nlibrary = \"/opt/x.so\""]
         {
@@ -420,6 +439,9 @@ mod tests {
             (&format!("{ONE}station = \"2:0:0:0:0:1\""), "network.datapath[0].station"),
             (&format!("{ONE}gateway = \"10.0.1.1\""), "network.datapath[0].gateway"),
             (&format!("{ONE}queues = [0, 1, 0]"), "network.datapath[0].queues"),
+            (&format!("{ONE}vlan = 4095"), "network.datapath[0].vlan = 4095: it takes a VLAN's number from 1 to 4094"),
+            (&format!("{ONE}vlan = -1"), "line 7, column 8: invalid value"),
+            (&format!("{ONE}vlan = 70000"), "line 7, column 8: invalid value"),
             (&format!("{ONE}frames = 1000"), "network.datapath[0].frames"),
             (&format!("{ONE}mode = \"fast\""), "fast"),
             (&format!("{ONE}adress = \"x\""), "did you mean `address`"),

@@ -302,12 +302,23 @@ impl Network {
     pub(crate) fn report(&self) -> serde_json::Value {
         let mut report = self.report.lock().map(|r| r.clone()).unwrap_or_default();
         if let Some(report) = report.as_object_mut() {
-            report.insert("datapaths".into(), self.states.iter().map(ports::State::report).collect());
+            report.insert("datapaths".into(), self.report_datapaths().into());
         }
         if let (Some(report), Some(discovery)) = (report.as_object_mut(), &self.discovery) {
             report.insert("directory".into(), discovery.report());
         }
         report
+    }
+
+    /// What became of the datapaths that the configuration names, for reports.
+    pub(crate) fn report_datapaths(&self) -> Vec<serde_json::Value> {
+        // Those that are open have a tap each, in the same order.
+        let mut taps = self.taps.iter();
+        let report = |state: &ports::State| {
+            let tap = state.is.is_ok().then(|| taps.next()).flatten();
+            state.report(tap.and_then(|(_, tap)| tap.running()))
+        };
+        self.states.iter().map(report).collect()
     }
 
     /// What became of the datapaths that the configuration names.

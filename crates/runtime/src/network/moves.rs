@@ -99,15 +99,9 @@ impl Hub {
                 return Standing::Connected;
             }
         }
-        match (here, there) {
-            (true, true) => Standing::Unconnected,
-            (true, false) => Standing::NotThere,
-            _ => {
-                let absent = self.absent.iter().find(|(absent, _)| *absent == kind);
-                let why = absent.map_or("network.datapath names none", |(_, why)| why.as_str());
-                Standing::NotHere(why.to_owned())
-            }
-        }
+        let absent = self.absent.iter().find(|(absent, _)| *absent == kind);
+        let why = absent.map_or("network.datapath names none", |(_, why)| why.as_str());
+        Standing::of(if here { Ok(()) } else { Err(why) }, there, false)
     }
 
     /// What a stream of this QoS gets towards a host now.

@@ -7,7 +7,7 @@ use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
 use insane_datapath::raw::RawDatapath;
-use insane_datapath::tap::{Control, Tap};
+use insane_datapath::tap::{Control, Running, Tap};
 use insane_datapath::{Datapath, DatapathError};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
@@ -53,14 +53,18 @@ impl std::fmt::Display for State {
 }
 
 impl State {
-    /// For a report.
-    pub(crate) fn report(&self) -> Value {
+    /// For a report, with the capture that is on.
+    pub(crate) fn report(&self, capture: Option<Running>) -> Value {
         let (state, text) = match &self.is {
             Ok(text) => ("open", text),
             Err(text) => ("absent", text),
         };
+        let capture = capture.map(|Running { by, age, counts }| {
+            json!({"by": by, "seconds": age.as_secs(), "frames": counts.captured, "dropped": counts.dropped})
+        });
         json!({
             "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
+            "capture": capture,
         })
     }
 }
@@ -102,9 +106,11 @@ fn with_engine<R: RawDatapath + 'static>(
     chosen: impl FnOnce(&R) -> String,
 ) -> Result<Opened, DatapathError> {
     let gateway = settings.gateway.parse().ok();
-    let mut datapath = Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway });
+    let mut datapath =
+        Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() });
     datapath.open()?;
-    let (chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    let (mut chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    settings.tag().into_iter().for_each(|vlan| chosen += &format!("; in VLAN {vlan}"));
     Ok((Box::new(datapath), tap, chosen))
 }
 
@@ -131,7 +137,7 @@ fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
         udp_ports: Vec::new(),
         station: Some(station),
         addresses: vec![address.address],
-        vlan: Vlan::Untagged,
+        vlan: settings.tag().map_or(Vlan::Untagged, Vlan::Tagged),
     };
     let chosen = |xdp: &XdpDatapath| xdp.chosen().map(ToString::to_string).unwrap_or_default();
     with_engine(XdpDatapath::new(xdp), settings, address, chosen)
@@ -167,6 +173,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
         buffers: settings.frames,
         interrupts: settings.interrupts,
+        tagged: settings.vlan != 0,
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)

@@ -1,0 +1,89 @@
+//! Load that shows what became of it: numbers that a source counts up and a sink takes.
+
+use crate::{eventually, law, law_holds};
+use insane::{Session, Sink, Source};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Emits numbers until it is told to stop; how many.
+fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
+    let mut next = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        source.send(&next.to_le_bytes().repeat(50)).expect("it is taken");
+        next += 1;
+        if next.is_multiple_of(16) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    next
+}
+
+/// Takes numbers until nothing comes any more after `over` was told; all of them.
+fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> {
+    let mut got = Vec::new();
+    loop {
+        match sink.consume_timeout(Duration::from_millis(300)) {
+            Ok(message) => {
+                let bytes = message.to_vec();
+                assert!(bytes.len() == 200 && bytes.chunks_exact(4).all(|part| part == &bytes[..4]), "it is not whole");
+                got.push(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+                seen.store(got.len(), Ordering::Relaxed);
+            }
+            Err(_) if over.load(Ordering::Relaxed) => return got,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Numbers go from a source to a sink for as long as `meanwhile` takes, which is told how many have come. How many were sent, and
+/// which came; from a reliable source all are waited for.
+///
+/// # Panics
+/// As `meanwhile`, or when a number is not whole.
+pub fn numbers(source: &Source, sink: &Sink, reliable: bool, meanwhile: impl FnOnce(&AtomicUsize)) -> (u32, Vec<u32>) {
+    let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| count_up(source, &stop));
+        let taker = scope.spawn(|| take_numbers(sink, &over, &seen));
+        // Ends the threads even if something here fails.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&seen)));
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join();
+        let all = sent.as_ref().map_or(0, |sent| *sent as usize);
+        eventually(|| !reliable || seen.load(Ordering::Relaxed) >= all || taker.is_finished());
+        over.store(true, Ordering::Relaxed);
+        let got = taker.join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (sent.expect("it sends"), got.expect("it takes"))
+    })
+}
+
+/// Waits until messages go on coming, whatever was lost on the way.
+///
+/// # Panics
+/// When none come.
+pub fn flows(seen: &AtomicUsize, session: &Session) {
+    let before = seen.load(Ordering::Relaxed);
+    assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(session));
+}
+
+/// Of the numbers that were sent, those that came are in order, each once, and all of them from a reliable source.
+///
+/// # Panics
+/// When they are not.
+pub fn in_order(sent: u32, got: &[u32], reliable: bool, session: &Session) {
+    assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "reordered or repeated");
+    assert!(got.len() > 400, "{} of {sent}", got.len());
+    if reliable {
+        assert!(got.iter().copied().eq(0..sent), "{} of {sent}; {}", got.len(), law(session));
+    }
+}
+
+/// [`in_order`], and the counts agree.
+///
+/// # Panics
+/// When they are not or do not.
+pub fn are_whole(sent: u32, got: &[u32], reliable: bool, session: &Session) {
+    in_order(sent, got, reliable, session);
+    assert!(eventually(|| law_holds(session)), "{}", law(session));
+}
