@@ -82,7 +82,7 @@ class Source:
     def wait_for_sinks(self, count: int = 1, timeout: float = 5.0) -> int:
         """Waits until `count` sinks are in the source's view; returns how many are."""
     def wait_for_room(self, timeout: float = 5.0) -> None:
-        """Waits until a message emitted now would be dropped by no sink."""
+        """Waits until a message of up to the source's `message_bytes` emitted now would be dropped by no sink."""
     def send(self, data: ReadableBuffer, *, more: bool = False) -> int:
         """Copies bytes into a buffer and emits it; returns the token.
 

@@ -34,6 +34,9 @@ pub(crate) struct PerfSource {
     /// Messages a second; as many as go without it.
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
+    /// Messages that follow each other at once, 1 to 64: all but the last of them say that more is to come.
+    #[arg(long, default_value = "32", value_name = "N", value_parser = whole(1, 64))]
+    batch: u64,
     /// Drop what a full sink has no room for, rather than waiting for it.
     #[arg(long)]
     drop: bool,
@@ -100,6 +103,8 @@ impl PerfSource {
                 self.emit_one(&source, emitted)?;
                 emitted += 1;
             }
+            // What is not the last of its batch goes all the same.
+            source.flush()?;
             let elapsed = start.elapsed();
             if elapsed >= self.duration {
                 break;
@@ -141,7 +146,8 @@ impl PerfSource {
         let mut buffer = loop {
             match source.buffer(self.size) {
                 Ok(buffer) => break buffer,
-                Err(e) if e.code() == Code::NoBuffer => std::hint::spin_loop(),
+                // Sinks that sleep have to hear of what they are to give back.
+                Err(e) if e.code() == Code::NoBuffer => source.flush()?,
                 Err(e) => return Err(e.into()),
             }
         };
@@ -150,7 +156,7 @@ impl PerfSource {
         if !self.drop {
             source.wait_for_room(Duration::from_secs(10))?;
         }
-        source.emit(buffer)?;
+        if number % self.batch == self.batch - 1 { source.emit(buffer) } else { source.emit_more(buffer) }?;
         Ok(())
     }
 }

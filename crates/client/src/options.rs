@@ -28,7 +28,7 @@ pub enum WhenFull {
 #[derive(Debug, Clone)]
 pub struct SourceOptions {
     /// The message size in bytes to have buffers ready for when the source opens. Larger messages are possible; the first of
-    /// a new size costs the making of a segment.
+    /// a new size costs the making of a segment. [`crate::Source::wait_for_room`] waits for room for one of it.
     pub message_bytes: usize,
     /// How long an emit on a reliable stream waits for room. While the runtime of this host is gone it waits for the next as long as
     /// that one's configuration says (`network.patience_ms`, 10 s by default), if that is longer and `when_full` is not

@@ -13,7 +13,7 @@ use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::pack::MAX_MESSAGE;
 use insane_shm::segment::Segment;
-use insane_shm::slab::{Taken, geometry_for};
+use insane_shm::slab::{Taken, geometry_for, stride_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
@@ -38,6 +38,8 @@ pub struct Source {
     options: SourceOptions,
     /// Whether small messages may wait for more of them: on best-effort streams, where none has a time stamp of its own.
     packs: bool,
+    /// What a message of the usual size takes of a link's memory, in bytes; 0 inside descriptors.
+    room: u64,
     forks: u32,
 }
 
@@ -140,8 +142,10 @@ impl Source {
             tx.sources.len() - 1
         };
         let packs = !stream.reliable && !options.timestamps;
-        let this = Self { stream, index, epoch, channel: id, options, packs, forks: fork::count() };
-        if !goes_inside(this.options.message_bytes, this.stream.reliable) {
+        let inside = goes_inside(options.message_bytes, stream.reliable);
+        let room = if inside { 0 } else { stride_for(options.message_bytes as u64).unwrap_or(0) };
+        let this = Self { stream, index, epoch, channel: id, options, packs, room, forks: fork::count() };
+        if !inside {
             this.ensure_slots(this.options.message_bytes)?;
         }
         session.remember(crate::session::Endpoint::Source {
@@ -675,8 +679,8 @@ impl Source {
         Error::new(Code::BufferOverrun, format!("{len} bytes in a buffer of {}", raw.capacity))
     }
 
-    /// Waits until a small message emitted now would be dropped by no sink, at most `timeout`: for sources on best-effort
-    /// streams that would rather wait than lose. Spins for a while, then looks every 50 microseconds: the sinks of a
+    /// Waits until a message of up to [`SourceOptions::message_bytes`] emitted now would be dropped by no sink, at most `timeout`: for
+    /// sources on best-effort streams that would rather wait than lose. Spins for a while, then looks every 50 microseconds: the sinks of a
     /// best-effort stream do not wake their sources.
     ///
     /// # Errors
@@ -684,7 +688,7 @@ impl Source {
     #[inline]
     pub fn wait_for_room(&self, timeout: Duration) -> Result<()> {
         self.check()?;
-        if self.stream.tx.lock().has_room(self.index, Place::NONE) {
+        if self.stream.tx.lock().has_room_for(self.index, self.room) {
             return Ok(());
         }
         self.room_comes(timeout)
@@ -696,7 +700,7 @@ impl Source {
         self.stream.tx.lock().flush(self.index);
         let start = Instant::now();
         let mut spin = Spin::new();
-        while !self.stream.tx.lock().has_room(self.index, Place::NONE) {
+        while !self.stream.tx.lock().has_room_for(self.index, self.room) {
             if start.elapsed() >= timeout {
                 return Err(Code::Timeout.into());
             }

@@ -468,6 +468,12 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
+        self.has_room_for(source, bytes)
+    }
+
+    /// As [`Self::has_room`], for a message in a slot of `bytes`.
+    #[inline(always)]
+    pub(crate) fn has_room_for(&mut self, source: usize, bytes: u64) -> bool {
         // As they mostly are.
         if let Some(Some(TxSource { routes, .. })) = self.sources.get(source)
             && let [Route { link, .. }] = routes[..]

@@ -253,12 +253,12 @@ impl Hosts {
     }
 
     /// Whether everybody has the descriptors of the baseline. On best-effort streams a party has segments for the sizes of what it
-    /// packed together, which is as messages came: one or two more or less.
+    /// packed together, which is as messages came: fewer, or one or two more.
     fn is_as(&self, baseline: &Footprint) -> bool {
         self.footprint().iter().zip(baseline).all(|(now, then)| {
             let others = |(all, segments): &(usize, usize)| all - segments;
-            let segments = now.1.abs_diff(then.1);
-            others(now) == others(then) && segments <= if self.reliable { 0 } else { 2 }
+            let segments = if self.reliable { now.1 == then.1 } else { now.1 <= then.1 + 2 };
+            segments && others(now) == others(then)
         })
     }
 

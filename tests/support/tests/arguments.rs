@@ -79,6 +79,7 @@ const INSANE: &[Row] = &[
     ("perf source", "--duration <DURATION>", "1", BAD_SECONDS),
     ("perf source", "--sinks <SINKS>", "1", BAD_SINKS),
     ("perf source", "--rate <N>", "1000", &[("x", 2, "0.000001 to"), ("0", 2, "0.000001 to"), ("-1", 2, "0.000001 to"), ("nan", 2, "0.000001 to"), ("inf", 2, "0.000001 to")]),
+    ("perf source", "--batch <N>", "8", &[("x", 2, "1 to 64"), ("0", 2, "1 to 64"), ("65", 2, "1 to 64"), ("-1", 2, "1 to 64")]),
     ("perf sink", "--duration <DURATION>", "1", BAD_SECONDS),
     ("perf sink", "--silence <SILENCE>", "1", BAD_SECONDS),
     ("perf sink", "--patience <PATIENCE>", "1", BAD_SECONDS),

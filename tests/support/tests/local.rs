@@ -354,3 +354,38 @@ fn a_buffer_of_another_stream_is_refused_and_not_lost() {
     }
     assert_eq!((one.audit().held, other.audit().held), (0, 0));
 }
+
+/// Large messages fill a link's memory long before its entries.
+#[test]
+fn who_waits_for_room_loses_no_large_message() {
+    let _watchdog = Watchdog::start("large room", LIMIT);
+    let host = Host::with(|c| c.quota.memory_mib_per_session = 64);
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("large").unwrap();
+    let options = SourceOptions { message_bytes: 4 << 20, ..SourceOptions::default() };
+    let source = a.stream(Qos::default()).unwrap().source_with("large", options).unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let count = 200u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=count {
+                let message = sink.consume_timeout(LIMIT).unwrap();
+                assert_eq!((message.sequence(), message.len()), (n, 4 << 20));
+                // It takes its time: the source is quicker.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for _ in 1..=count {
+            let buffer = loop {
+                match source.buffer(4 << 20) {
+                    Ok(buffer) => break buffer,
+                    Err(e) => assert_eq!(e.code(), Code::NoBuffer),
+                }
+                std::thread::yield_now();
+            };
+            source.wait_for_room(LIMIT).unwrap();
+            source.emit(buffer).unwrap();
+        }
+    });
+    reconcile([&a, &b], count, count);
+}
