@@ -31,7 +31,8 @@ impl Cables {
     }
 
     /// The configuration of an end, with AF_XDP.
-    fn config(end: usize) -> Config {
+    #[must_use]
+    pub fn config(end: usize) -> Config {
         let addresses = [1, 2].map(|host| format!("10.95.0.{host}:7400").parse().expect("an address"));
         let mut config = config(&format!("host-{end}"), addresses[end], &addresses);
         let network = config.network.get_or_insert_default();

@@ -344,7 +344,8 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
     eal_log_mark();
     /* memif's server may come later. */
     if (!port_start(port) && !port->client)
-        return fail(error, capacity, "%s (%s) does not start: %s", port->name, port->driver, eal_log_last());
+        return fail(error, capacity, "%s (%s) does not start%s: %s", port->name, port->driver,
+                    port->membership >= 0 ? ", which takes CAP_NET_ADMIN" : "", eal_log_last());
     if (take_address(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     find_wake(port);

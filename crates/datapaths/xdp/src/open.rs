@@ -309,7 +309,10 @@ fn attach(
 fn no_socket(error: Errno, umem: &Umem) -> DatapathError {
     match error {
         Errno::PERM | Errno::ACCESS => missing_right("an AF_XDP socket"),
-        Errno::AFNOSUPPORT => unavailable("this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS)"),
+        Errno::AFNOSUPPORT => unavailable(
+            "there are no AF_XDP sockets: this kernel has none (CONFIG_XDP_SOCKETS), or the service may not have them \
+             (systemd's RestrictAddressFamilies)",
+        ),
         Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => unavailable(format!(
             "{} KiB for frames cannot be pinned ({error}): raise RLIMIT_MEMLOCK, give the runtime CAP_IPC_LOCK, or \
              configure fewer frames",
