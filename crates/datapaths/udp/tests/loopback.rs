@@ -46,7 +46,7 @@ fn conforms_while_it_is_captured() {
     let mut captures = Vec::new();
     all(|| {
         let [a, b] = [(); 2].map(|()| Tap::new(open(local("127.0.0.1"))));
-        captures.extend([&a, &b].map(|tap| tap.control().start(256 << 20).unwrap()));
+        captures.extend([&a, &b].map(|tap| tap.control().start(256 << 20, "a test").unwrap()));
         Rig { a: Box::new(a), b: Box::new(b) }
     });
     let sent = captures.iter().step_by(2).map(|capture| capture.counts().captured).sum::<u64>();
