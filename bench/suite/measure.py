@@ -194,7 +194,7 @@ class Bench:
         for block in order:
             self.rng.shuffle(block)
             for _position, cell in enumerate(block, 1):
-                if self._in_a_row[cell] >= GIVE_UP_AFTER:
+                if self._in_a_row[cell] >= GIVE_UP_AFTER or (cell.seldom and (number - 1) % self.extent.seldom_every):
                     continue
                 self._done += 1
                 self.say(

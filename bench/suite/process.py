@@ -129,11 +129,16 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
         return [("oneway-sink", b, []), ("oneway-source", a, [])]
     if cell.experiment == "open":
         return [("open", a, [])]
-    sinks = cores.for_sinks(cell.sinks, cell.aux_core)
+    if cell.experiment == "rebind":
+        watched = ",".join(map(str, dict.fromkeys((a, b, *(cores.helpers or ())))))
+        return [("rebind-sink", b, ["--watch", watched]), ("rebind-source", a, [])]
+    far = cell.placement == "veth"
+    sinks = cores.for_far_sinks(cell.sinks) if far else cores.for_sinks(cell.sinks, cell.aux_core)
     return [("fanout-sink", core, ["--index", str(i)]) for i, core in enumerate(sinks)] + [("fanout-source", a, [])]
 
 
-MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source")
+MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source", "rebind-source",
+             "rebind-sink")
 
 
 def used_cores(cell: Cell, cores: Cores) -> list[int]:

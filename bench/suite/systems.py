@@ -35,6 +35,7 @@ SOURCES = (
     Source("udp", "bench-sockets", "bench-udp"),
     Source("tcp", "bench-sockets", "bench-tcp"),
     Source("uds", "bench-sockets", "bench-uds"),
+    Source("af-xdp", "bench-xdp", "bench-xdp"),
     Source("udp-python", script="python/bench_udp.py"),
     Source("zeromq", "bench-zeromq", "bench-zeromq"),
     Source("zeromq-python", script="python/bench_zmq.py"),

@@ -76,7 +76,7 @@ class Made(unittest.TestCase):
         self.assertEqual((found["active"]["own"], found["active"]["peer"]), hosts.ADDRESSES)
         self.assertEqual((found["passive"]["own"], found["passive"]["peer"]), hosts.ADDRESSES[::-1])
         for end in found.values():
-            self.assertEqual((end["placement"], end["interfaces"]), ("veth", ["lo", "veth0"]))
+            self.assertEqual((end["placement"], end["interfaces"]), ("veth", ["lo", "veth0", "veth1"]))
         self.assertEqual(self.mine(), [])
 
     def test_there_is_no_way_out(self) -> None:

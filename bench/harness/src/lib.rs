@@ -7,6 +7,7 @@
 //! It is not a benchmark by itself and knows no messaging system. Layer: below every `bench-*` program.
 
 pub mod args;
+pub mod cable;
 pub mod control;
 pub mod describe;
 pub mod payload;
