@@ -128,6 +128,9 @@ pub struct Args {
     /// This helper has its core to itself (aux): it may spin.
     #[arg(long)]
     pub alone: bool,
+    /// Streams move between datapaths while they run (rebind).
+    #[arg(long)]
+    pub moves: bool,
     /// Cores of the repetition whose stalls are to be told (rebind).
     #[arg(long, value_delimiter = ',')]
     pub watch: Vec<usize>,

@@ -10,6 +10,8 @@ pub mod args;
 pub mod cable;
 pub mod control;
 pub mod describe;
+pub mod frames;
+pub mod hiccup;
 pub mod payload;
 pub mod roles;
 pub mod summary;

@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bench_harness::frames::Frames;
 use bench_harness::{ADAPTIVE_SPIN, Waiting, cable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -23,8 +24,6 @@ use crate::ring::{Descriptor, ENTRIES, Ring};
 /// Bytes of a frame of the UMEM.
 const FRAME: usize = 2048;
 const FRAMES: u32 = 2 * ENTRIES;
-/// The longest message.
-pub const LARGEST: usize = 1500;
 /// A queue that another process just had is busy for up to a second.
 const BUSY: Duration = Duration::from_secs(3);
 /// The most frames that one look takes.
@@ -114,31 +113,43 @@ impl Port {
         })
     }
 
-    /// Writes a frame with this header into the memory that it is sent from; `false` if there is no room now. It goes with
-    /// [`Self::flush`].
     #[inline]
-    pub fn put(&mut self, header: &[u8; cable::HEADER], payload: usize, write: impl FnOnce(&mut [u8])) -> bool {
+    fn wait(&mut self) -> Result<()> {
+        let sleeps = match self.waiting {
+            Waiting::Spin => false,
+            Waiting::Adaptive => self.since.get_or_insert_with(Instant::now).elapsed() > ADAPTIVE_SPIN,
+            Waiting::Sleep => true,
+        };
+        if sleeps {
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&SLEEP)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e).context("poll"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Frames for Port {
+    #[inline]
+    fn put(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
         if self.free.is_empty() {
             let came = self.completion.came();
             self.free.extend((0..came).map(|n| self.completion.get(n)));
             self.completion.consumed(came);
         }
-        let len = cable::HEADER + payload;
         // With as many frames to send in as the ring has entries there is always one for it.
         let Some(address) = self.free.pop() else { return false };
         // SAFETY: the frame is whole within the memory, and nobody else has it: it was free.
         let frame = unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(address as usize), FRAME) };
-        frame[..cable::HEADER].copy_from_slice(header);
-        write(&mut frame[cable::HEADER..len]);
-        frame[len..cable::LEAST.max(len)].fill(0);
-        self.tx.put(self.put, Descriptor { address, len: cable::LEAST.max(len) as u32, options: 0 });
+        write(&mut frame[..len]);
+        self.tx.put(self.put, Descriptor { address, len: len as u32, options: 0 });
         self.put += 1;
         true
     }
 
-    /// Hands over what was put, and has the kernel send all of it.
     #[inline]
-    pub fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         self.tx.produced(std::mem::take(&mut self.put));
         // One call sends a part of what is there.
         while self.tx.waiting() > 0 {
@@ -150,9 +161,8 @@ impl Port {
         Ok(())
     }
 
-    /// Shows the frames that have come; how many there were. Waits for the first as the class says, but not for ever.
     #[inline]
-    pub fn receive(&mut self, mut see: impl FnMut(&[u8]) -> Result<()>) -> Result<u32> {
+    fn receive(&mut self, mut see: impl FnMut(&[u8]) -> Result<()>) -> Result<u32> {
         let came = self.rx.came().min(BURST);
         if came == 0 {
             self.wait()?;
@@ -172,21 +182,5 @@ impl Port {
         self.rx.consumed(came);
         self.fill.produced(came);
         seen.map(|()| came)
-    }
-
-    #[inline]
-    fn wait(&mut self) -> Result<()> {
-        let sleeps = match self.waiting {
-            Waiting::Spin => false,
-            Waiting::Adaptive => self.since.get_or_insert_with(Instant::now).elapsed() > ADAPTIVE_SPIN,
-            Waiting::Sleep => true,
-        };
-        if sleeps {
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&SLEEP)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e).context("poll"),
-            }
-        }
-        Ok(())
     }
 }
