@@ -1,7 +1,7 @@
 """Two hosts on one machine: network namespaces that two veth pairs join, for as long as a run lasts.
 
-Nothing leaves them: each has its loopback and its ends of the cables, and no route to anywhere else. The second cable is for what
-goes past the kernel's network stack: the kernel has no address on it and says nothing there.
+Nothing leaves them: each has its loopback and its ends of the cables, and no route to anywhere else. The second cable is for
+what goes past the kernel's network stack: the kernel has no address on it and says nothing there.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ class Hosts:
             _ip("-n", name, "link", "set", "veth0", "up")
             _ip("-n", name, "link", "set", "veth1", "address", station, "addrgenmode", "none")
             _ip("-n", name, "link", "set", "veth1", "up")
+
+    def free_second_cable(self) -> None:
+        """Takes off what a program past the kernel's stack has left at the second cable's ends: that of DPDK's AF_XDP stays
+        attached when its process is ended."""
+        for name in self.names:
+            subprocess.run(["ip", "-n", name, "link", "set", "veth1", "xdp", "off"], capture_output=True, check=False)
 
     def remove(self) -> None:
         """Removes them; the cable goes with them. Programs in them must have ended."""

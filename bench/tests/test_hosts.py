@@ -1,5 +1,6 @@
 """Two hosts are made and removed whatever happens in them, and programs on them see each other and nothing else."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -140,6 +141,16 @@ class Made(unittest.TestCase):
             (found,) = process.run_cell(cell, [sys.executable, str(script)], CORES, AMOUNTS, 0, pair)["rtt-client"]
         self.assertEqual(list(found), ["1"])
         self.assertIn(f"--own {hosts.ADDRESSES[1]} ", found["1"])
+
+
+class SecondCable(unittest.TestCase):
+    def test_it_is_freed_after_what_takes_it_even_if_that_failed(self) -> None:
+        pair = mock.Mock(spec=hosts.Hosts, **{"within.side_effect": lambda _, line: line, "arguments.return_value": []})
+        for cell, times in ((veth(), 0), (dataclasses.replace(veth(), variant="xdp"), 1),
+                            (dataclasses.replace(veth(), key="dpdk"), 2)):
+            with self.assertRaises(process.Void):
+                process.run_cell(cell, [sys.executable, "-c", "raise SystemExit(3)"], CORES, AMOUNTS, 0, pair)
+            self.assertEqual(pair.free_second_cable.call_count, times)
 
 
 class NotMade(unittest.TestCase):
