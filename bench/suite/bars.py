@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from .bars_bypass import Bypass
 from .bars_hosts import TwoHosts
 from .bars_kinds import Table, Verdict, find, shown
 from .cells import Cell
@@ -16,8 +17,13 @@ from .stats import against_limit, median_interval, relation
 class Judge:
     """Goes through the bars."""
 
-    def __init__(self, kept: list[Repetition], absent: dict[str, str], seed: int, four_cores: bool = True) -> None:
+    def __init__(
+        self, kept: list[Repetition], absent: dict[str, str], seed: int, four_cores: bool = True,
+        failed: dict[Cell, str] | None = None,
+    ) -> None:
         self.four_cores = four_cores
+        #: Why cells without a repetition have none.
+        self.failed = failed or {}
         self.table: Table = by_cell(kept)
         self.absent = absent
         self.rng = random.Random(seed)
@@ -82,6 +88,7 @@ class Judge:
         self._fan_out()
         self._others()
         TwoHosts(self).all()
+        Bypass(self).all()
         return self.verdicts
 
     def _round_trips(self) -> None:

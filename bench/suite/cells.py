@@ -9,12 +9,15 @@ from .machine import Cores
 from .systems import System
 
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
-EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open")
+EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind")
 #: On one host, or between two: see hosts.py.
 PLACEMENTS = ("local", "veth")
 LARGE_BYTES = 128 << 20
 #: Who is measured at every count of sinks; the others show the first and the last.
 EVERY_COUNT = ("insane", "iceoryx2", "aeron")
+#: Past the kernel's network stack, between two hosts: who does so alone, and the variants of INSANE that do.
+BARE = ("af-xdp", "dpdk")
+BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Cell:
         fan = f" ×{self.sinks}" if self.experiment == "fanout" else ""
         where = "" if self.placement == "local" else f"{self.placement} "
         return f"{self.experiment} {where}{self.payload} B{fan} {name} {self.waiting}{' knob' if self.knob else ''}"
+
+    @property
+    def seldom(self) -> bool:
+        """Whether a full run measures it in some of the rounds only: opening an interface or DPDK takes long."""
+        bypass = self.key in BARE or self.variant in BYPASS or self.experiment in ("fanout", "rebind")
+        return self.placement == "veth" and bypass
 
     @property
     def floor_key(self) -> tuple[str, int]:
@@ -80,9 +89,14 @@ class Extent:
     veth_chosen: tuple[tuple[str, str, str, str], ...] | None = None
     #: Systems that are measured between two hosts only.
     not_local: tuple[str, ...] = ()
+    #: Whether modes are measured with the payloads that they name besides, too.
+    also: bool = False
+    #: What is measured seldom is so in every so many rounds, from the first on.
+    seldom_every: int = 1
 
 
-FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15, 2, 1080, 0.30, 8)
+FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15, 2, 1080, 0.30, 8, also=True,
+              seldom_every=2)
 #: A few cells between two hosts, for the bars that matter most; three rounds stay within the budget.
 QUICK_VETH = (
     ("rtt", "insane", "adaptive", ""), ("rtt", "insane", "sleep", ""), ("rtt", "udp", "sleep", ""),
@@ -90,6 +104,7 @@ QUICK_VETH = (
     ("rtt", "floor", "sleep", "chain-6"),
     ("oneway", "insane", "adaptive", ""), ("oneway", "insane", "adaptive", "reliable"),
     ("oneway", "udp", "sleep", "gso"), ("oneway", "zeromq", "sleep", ""), ("oneway", "zenoh", "sleep", ""),
+    ("rtt", "insane", "adaptive", "xdp"), ("rtt", "af-xdp", "adaptive", ""), ("rebind", "insane", "adaptive", ""),
 )
 #: Python's peers on one host are a full run's.
 QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4, (64,), (1024,), QUICK_VETH,
@@ -98,7 +113,9 @@ QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20,
 
 def _shapes(experiment: str, extent: Extent, placement: str) -> Iterable[tuple[int, int]]:
     """(payload, sinks) of an experiment."""
-    if placement == "veth":
+    if experiment == "rebind":
+        return [(1024, 1)]
+    if placement == "veth" and experiment != "fanout":
         payloads = extent.veth_rtt_payloads if experiment == "rtt" else extent.veth_oneway_payloads
         return [(payload, 1) for payload in payloads]
     if experiment == "rtt":
@@ -133,8 +150,11 @@ def _knobs(
     return [False]
 
 
-def _no_room(aux_core: bool, placement: str, cores: Cores) -> str | None:
-    """Why a mode whose helper burns a core cannot run here."""
+def _no_room(mode: dict[str, object], placement: str, cores: Cores) -> str | None:
+    """Why a mode that needs more cores cannot run here."""
+    aux_core = bool(mode.get("aux_core", False))
+    if mode.get("four_cores") and cores.helpers is None:
+        return "it needs four cores, for both ends and both runtimes, to spin; this machine has fewer"
     if aux_core and placement == "veth" and cores.helpers is None:
         return "its helper on each host needs a core of its own, this machine has fewer than four"
     if aux_core and cores.aux is None:
@@ -168,22 +188,26 @@ def cells_of(
         if placement == "veth" and chosen is not None and (experiment, system.key, waiting, variant) not in chosen:
             continue
         aux_core = bool(mode.get("aux_core", False))
-        gap = _no_room(aux_core, placement, cores)
+        gap = _no_room(mode, placement, cores)
         if gap is not None:
-            note = f"{system.key} {variant or waiting}: {gap}"
+            what = f"{experiment} {variant} {waiting}".replace("  ", " ") if mode.get("four_cores") else variant or waiting
+            note = f"{system.key} {what}: {gap}"
             if note not in notes:
                 notes.append(note)
             continue
         most = int(str(mode.get("most_bytes", 0)))
         alone = mode.get("payloads")
         host = mode.get("aux_host")
-        for payload, sinks in _shapes(experiment, extent, placement):
+        also = mode.get("also") if extent.also else None
+        shapes = list(_shapes(experiment, extent, placement))
+        shapes += [(int(str(payload)), 1) for payload in also] if isinstance(also, list) else []
+        for payload, sinks in shapes:
             if most and payload > most:
                 notes.append(f"{system.key} {experiment} {placement} {payload} B: it carries at most {most} bytes")
                 continue
             if isinstance(alone, list) and payload not in alone:
                 continue
-            if experiment == "fanout" and not _counts(system.key, variant, sinks, extent):
+            if experiment == "fanout" and placement == "local" and not _counts(system.key, variant, sinks, extent):
                 continue
             for held in _knobs(experiment, waiting, payload, extent, knob_available, placement):
                 spoken = "c" if system.key == "floor" and mode not in system.modes else language

@@ -1,6 +1,7 @@
-"""Two hosts on one machine: network namespaces that a veth pair joins, for as long as a run lasts.
+"""Two hosts on one machine: network namespaces that two veth pairs join, for as long as a run lasts.
 
-Nothing leaves them: each has its loopback and its end of the cable, and no route to anywhere else.
+Nothing leaves them: each has its loopback and its ends of the cables, and no route to anywhere else. The second cable is for
+what goes past the kernel's network stack: the kernel has no address on it and says nothing there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 
 #: The active end (clients, sources) is at the first, the other end at the second.
 ADDRESSES = ("10.98.0.1", "10.98.0.2")
+#: Of the second cable's ends, veth1; the programs know them (harness/src/cable.rs).
+STATIONS = ("02:62:00:00:00:01", "02:62:00:00:00:02")
 _NAME = re.compile(r"insane-bench-(\d+)-\d+[ab]\b")
 _COUNT = itertools.count()
 
@@ -81,11 +84,21 @@ class Hosts:
         # Both ends are made where they belong: nothing appears among the machine's own interfaces.
         _ip("link", "add", "veth0", "netns", self.names[0], "type", "veth", "peer", "name", "veth0", "netns",
             self.names[1])
-        for name, address in zip(self.names, ADDRESSES, strict=True):
+        _ip("link", "add", "veth1", "netns", self.names[0], "type", "veth", "peer", "name", "veth1", "netns",
+            self.names[1])
+        for name, address, station in zip(self.names, ADDRESSES, STATIONS, strict=True):
             # Without an IPv6 address the kernel says nothing by itself.
             _ip("-n", name, "link", "set", "veth0", "addrgenmode", "none")
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
             _ip("-n", name, "link", "set", "veth0", "up")
+            _ip("-n", name, "link", "set", "veth1", "address", station, "addrgenmode", "none")
+            _ip("-n", name, "link", "set", "veth1", "up")
+
+    def free_second_cable(self) -> None:
+        """Takes off what a program past the kernel's stack has left at the second cable's ends: that of DPDK's AF_XDP stays
+        attached when its process is ended."""
+        for name in self.names:
+            subprocess.run(["ip", "-n", name, "link", "set", "veth1", "xdp", "off"], capture_output=True, check=False)
 
     def remove(self) -> None:
         """Removes them; the cable goes with them. Programs in them must have ended."""

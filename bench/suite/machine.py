@@ -28,6 +28,12 @@ class Cores:
         spare = [core for core in self.sinks if core not in self.pair]
         return (spare[0], spare[1]) if len(spare) >= 2 else None
 
+    def for_far_sinks(self, count: int) -> list[int]:
+        """The core of each sink of a fan-out between two hosts: in turns those that neither the source nor a helper has."""
+        taken = self.helpers or ()
+        usable = [c for c in self.sinks if c not in taken] or [self.pair[1]]
+        return [usable[i % len(usable)] for i in range(count)]
+
     def for_sinks(self, count: int, aux_taken: bool) -> list[int]:
         """The core of each fan-out sink: in turns, the pair's second core first, never the source's."""
         usable = [c for c in self.sinks if not (aux_taken and c == self.aux)] or [self.pair[1]]

@@ -173,7 +173,7 @@ def _write(
     cores: machine.Cores,
 ) -> int:
     table = rows.make_rows(outcome, seed)
-    verdicts = Judge(outcome.kept, absent, seed, cores.helpers is not None).all()
+    verdicts = Judge(outcome.kept, absent, seed, cores.helpers is not None, outcome.reasons).all()
     drawn = [] if options.no_plots else plots.draw(outcome.kept, folder, folder / ".venv", say)
     options.out.write_text(json.dumps({"machine": facts, "rows": table}, indent=1) + "\n")
     with (folder / "runs.jsonl").open("w") as raw:

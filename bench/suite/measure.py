@@ -14,6 +14,7 @@ from . import stats
 from .cells import Cell, Extent
 from .hosts import Hosts
 from .machine import Cores, knob
+from .pauses import at_part, pauses
 from .process import Void, run_cell, run_method, used_cores
 from .systems import System
 
@@ -70,6 +71,9 @@ def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
     slow = cell.waiting != "spin" or cell.language == "python" or cell.placement != "local"
     if cell.experiment == "rtt":
         return {"count": 100_000, "warmup": 1_000 if slow else 10_000, "seconds": extent.window_s}
+    if cell.experiment == "rebind":
+        # A move every 40 ms.
+        return {"count": 1, "warmup": 0, "seconds": 6 * extent.window_s}
     if cell.experiment == "large":
         return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
@@ -89,6 +93,8 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
                 values = {"median_us": values["median_us"], "gbit_per_s": cell.payload * 8 / r["median_ns"]}
             extra = {"cdf_ns": r.get("cdf_ns"), "in_place": r.get("in_place")}
             return values, r["samples"], r["cpu_ns"] / r["samples"], 0, extra
+        if cell.experiment == "rebind":
+            return _digest_moves(results)
         if cell.experiment == "oneway":
             (r,) = results["oneway-sink"]
             rate = r["samples"] * 1e9 / r["elapsed_ns"]
@@ -102,6 +108,19 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
         return values, samples, source["cpu_ns"] / source["samples"], lost, {"slowest": min(rates)}
     except (KeyError, TypeError, ValueError, ZeroDivisionError, StopIteration) as error:
         raise Void(f"a result line lacks something: {error!r}") from error
+
+
+def _digest_moves(results: dict[str, Any]) -> tuple[dict[str, float], int, float | None, int, dict[str, Any]]:
+    """The pauses of the moves of a repetition; a sample is a move."""
+    (source,), (sink,) = results["rebind-source"], results["rebind-sink"]
+    found = pauses(source, sink)
+    if not found.moves:
+        raise Void(f"none of {len(source['moves'])} requests moved anything")
+    moves, still = [ns / 1e3 for ns in found.moves], [ns / 1e3 for ns in found.still]
+    values = {"median_us": at_part(moves, 0.5), "p99_us": at_part(moves, 0.99)}
+    extra = {"moves_us": moves, "still_us": still, "stalled": found.stalled, "stalled_us": found.stalled_ns / 1e3,
+             "watched": found.watched, "messages": sink["received"]}
+    return values, len(moves), source["cpu_ns"] / source["sent"], sink["lost"], extra
 
 
 class Bench:
@@ -194,7 +213,7 @@ class Bench:
         for block in order:
             self.rng.shuffle(block)
             for _position, cell in enumerate(block, 1):
-                if self._in_a_row[cell] >= GIVE_UP_AFTER:
+                if self._in_a_row[cell] >= GIVE_UP_AFTER or (cell.seldom and (number - 1) % self.extent.seldom_every):
                     continue
                 self._done += 1
                 self.say(

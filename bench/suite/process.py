@@ -129,11 +129,16 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
         return [("oneway-sink", b, []), ("oneway-source", a, [])]
     if cell.experiment == "open":
         return [("open", a, [])]
-    sinks = cores.for_sinks(cell.sinks, cell.aux_core)
+    if cell.experiment == "rebind":
+        watched = ",".join(map(str, dict.fromkeys((a, b, *(cores.helpers or ())))))
+        return [("rebind-sink", b, ["--watch", watched]), ("rebind-source", a, [])]
+    far = cell.placement == "veth"
+    sinks = cores.for_far_sinks(cell.sinks) if far else cores.for_sinks(cell.sinks, cell.aux_core)
     return [("fanout-sink", core, ["--index", str(i)]) for i, core in enumerate(sinks)] + [("fanout-source", a, [])]
 
 
-MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source")
+MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source", "rebind-source",
+             "rebind-sink")
 
 
 def used_cores(cell: Cell, cores: Cores) -> list[int]:
@@ -170,6 +175,7 @@ def run_cell(
     shared = ["--dir", str(folder), "--payload", str(cell.payload), "--waiting", cell.waiting,
               "--variant", cell.variant, "--sinks", str(cell.sinks), "--count", str(int(amounts["count"])),
               "--warmup", str(int(amounts["warmup"])), "--seconds", f"{amounts['seconds']:g}"]
+    shared += ["--moves"] if cell.experiment == "rebind" else []
     helpers = _helpers(cell, cores)
     roles = helpers + _roles(cell, cores)
     started: list[tuple[str, Process]] = []
@@ -196,7 +202,8 @@ def run_cell(
         for _, process in started:
             process.go(pids)
         results: dict[str, Any] = {}
-        for role, process in started:
+        # The active end first: if it fails the others may have to wait for it in vain, and it knows why.
+        for role, process in reversed(started):
             if role in MEASURING:
                 results.setdefault(role, []).append(process.result())
         return results
@@ -208,6 +215,8 @@ def run_cell(
                 process.reap()
         for _, process in reversed(started):
             process.reap()
+        if hosts is not None and cell.seldom:
+            hosts.free_second_cable()
         shutil.rmtree(folder, ignore_errors=True)
         # Shared memory that a system left behind carries the folder's name, by contract.
         for left in shm.glob(folder.name + "*"):

@@ -9,6 +9,7 @@ from .bars_kinds import Verdict
 HEADS = {
     "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
     "large": "One message of 128 MiB, filled, sent and read", "open": "Opening",
+    "rebind": "The longest pause at a sink while its stream moves from one datapath to another",
 }
 
 

@@ -43,7 +43,9 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     waiting = "sleep" if cell.waiting == "sleep" else "spin"
     for other in cells:
         same = (other.experiment, other.payload, other.sinks) == (cell.experiment, cell.payload, cell.sinks)
-        bare = other.key == "floor" and other.variant == "" and other.waiting == waiting and other.placement == "local"
+        # The bare fan-out has the cores of what it is compared with, wherever that is.
+        place = cell.placement if cell.experiment == "fanout" else "local"
+        bare = other.key == "floor" and other.variant == "" and other.waiting == waiting and other.placement == place
         if bare and same and (other.knob == cell.knob or (waiting == "spin" and not other.knob)):
             return other
     return None
@@ -52,7 +54,7 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 def references(cell: Cell, table: dict[Cell, list[Repetition]]) -> tuple[str | None, dict[int, Repetition | float]]:
     """What a cell's repetitions are compared with: its name, and per round a repetition or a floor's figure."""
     reps = table[cell]
-    if cell.experiment == "open":
+    if cell.experiment in ("open", "rebind"):
         return None, {}
     other = reference_cell(cell, table)
     if other is not None:

@@ -19,7 +19,8 @@ ROOT = BENCH.parent
 class Source:
     """One system program. `package` is a crate of the bench workspace; `script` a Python program instead of one; `c` a C
     program that is linked with `libinsane.so`. `cmake` is the oldest CMake that can build it; `native` says that the
-    Python program needs the package of this project."""
+    Python program needs the package of this project. `needs` is what pkg-config must know of to build it; `dpdk` says that
+    the program uses the project's object for DPDK where that is there."""
 
     key: str
     package: str | None = None
@@ -28,6 +29,8 @@ class Source:
     cmake: tuple[int, int] | None = None
     c: str | None = None
     native: bool = False
+    needs: str | None = None
+    dpdk: bool = False
 
 
 SOURCES = (
@@ -35,6 +38,8 @@ SOURCES = (
     Source("udp", "bench-sockets", "bench-udp"),
     Source("tcp", "bench-sockets", "bench-tcp"),
     Source("uds", "bench-sockets", "bench-uds"),
+    Source("af-xdp", "bench-xdp", "bench-xdp"),
+    Source("dpdk", "bench-dpdk", "bench-dpdk", needs="libdpdk >= 22.11"),
     Source("udp-python", script="python/bench_udp.py"),
     Source("zeromq", "bench-zeromq", "bench-zeromq"),
     Source("zeromq-python", script="python/bench_zmq.py"),
@@ -44,7 +49,7 @@ SOURCES = (
     Source("iceoryx2", "bench-iceoryx2", "bench-iceoryx2"),
     Source("zenoh", "bench-zenoh", "bench-zenoh"),
     Source("aeron", "bench-aeron", "bench-aeron", cmake=(3, 30)),
-    Source("insane", "bench-insane", "bench-insane"),
+    Source("insane", "bench-insane", "bench-insane", dpdk=True),
     Source("insane-c", binary="bench-insane-c", c="insane-c/main.c"),
     Source("insane-python", script="insane/python/bench_insane.py", native=True),
 )
@@ -115,8 +120,34 @@ def find_cmake(oldest: tuple[int, int]) -> str:
     return own
 
 
+def has_library(wanted: str) -> bool:
+    """Whether pkg-config knows a library, such as `libdpdk >= 22.11`."""
+    try:
+        return subprocess.run(["pkg-config", "--exists", wanted], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def _build_dpdk_object(log: Path) -> None:
+    """Builds the project's object for DPDK beside the programs, where a runtime looks for it. One that cannot be built is
+    not there, and the program that would use it says so."""
+    out = BENCH / "target" / "release" / "libinsane_dpdk.so"
+    log.write_text("")
+    try:
+        if not has_library("libdpdk >= 22.11"):
+            raise Absence("not built: there is no DPDK 22.11")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _run(["make", "-s", "-C", str(ROOT / "crates" / "datapaths" / "dpdk" / "c"), f"OUT={out}"], ROOT, log)
+    except Absence:
+        out.unlink(missing_ok=True)
+
+
 def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
     """Builds one crate by itself, so that one that fails takes nothing else with it."""
+    if source.needs is not None and not has_library(source.needs):
+        raise Absence(f"not built: there is no {source.needs} here (pkg-config): scripts/setup dpdk")
+    if source.dpdk:
+        _build_dpdk_object(log_folder / f"build-{source.key}-dpdk.log")
     folder = package_folder(source.package)
     if not (folder / "Cargo.toml").is_file():
         raise Absence(f"not built: {folder.relative_to(ROOT)} does not exist")

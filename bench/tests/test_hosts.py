@@ -1,5 +1,6 @@
 """Two hosts are made and removed whatever happens in them, and programs on them see each other and nothing else."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -76,7 +77,7 @@ class Made(unittest.TestCase):
         self.assertEqual((found["active"]["own"], found["active"]["peer"]), hosts.ADDRESSES)
         self.assertEqual((found["passive"]["own"], found["passive"]["peer"]), hosts.ADDRESSES[::-1])
         for end in found.values():
-            self.assertEqual((end["placement"], end["interfaces"]), ("veth", ["lo", "veth0"]))
+            self.assertEqual((end["placement"], end["interfaces"]), ("veth", ["lo", "veth0", "veth1"]))
         self.assertEqual(self.mine(), [])
 
     def test_there_is_no_way_out(self) -> None:
@@ -140,6 +141,16 @@ class Made(unittest.TestCase):
             (found,) = process.run_cell(cell, [sys.executable, str(script)], CORES, AMOUNTS, 0, pair)["rtt-client"]
         self.assertEqual(list(found), ["1"])
         self.assertIn(f"--own {hosts.ADDRESSES[1]} ", found["1"])
+
+
+class SecondCable(unittest.TestCase):
+    def test_it_is_freed_after_what_takes_it_even_if_that_failed(self) -> None:
+        pair = mock.Mock(spec=hosts.Hosts, **{"within.side_effect": lambda _, line: line, "arguments.return_value": []})
+        for cell, times in ((veth(), 0), (dataclasses.replace(veth(), variant="xdp"), 1),
+                            (dataclasses.replace(veth(), key="dpdk"), 2)):
+            with self.assertRaises(process.Void):
+                process.run_cell(cell, [sys.executable, "-c", "raise SystemExit(3)"], CORES, AMOUNTS, 0, pair)
+            self.assertEqual(pair.free_second_cable.call_count, times)
 
 
 class NotMade(unittest.TestCase):

@@ -117,6 +117,7 @@ impl System for Floor {
                 mode("fanout", Waiting::Spin),
                 mode("fanout", Waiting::Sleep),
                 mode("fanout", Waiting::Sleep).variant(WAKE_EACH),
+                mode("fanout", Waiting::Sleep).veth(),
                 mode("large", Waiting::Spin),
                 mode("large", Waiting::Sleep),
                 mode("rtt", Waiting::Sleep).variant(CHAIN_2).veth(),

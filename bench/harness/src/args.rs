@@ -26,6 +26,10 @@ pub enum Role {
     LargeSink,
     /// Opens and closes what the variant names, once per sample (experiment `open`).
     Open,
+    /// Sends at a steady pace and has its stream moved to and fro; tells when (experiment `rebind`).
+    RebindSource,
+    /// Takes what comes and tells of the pauses in it, and of the machine's own stalls (experiment `rebind`).
+    RebindSink,
     /// A helper process that the mode asked for (a media driver, a runtime).
     Aux,
     /// Prints what the program can do, as one JSON line, and ends.
@@ -124,6 +128,12 @@ pub struct Args {
     /// This helper has its core to itself (aux): it may spin.
     #[arg(long)]
     pub alone: bool,
+    /// Streams move between datapaths while they run (rebind).
+    #[arg(long)]
+    pub moves: bool,
+    /// Cores of the repetition whose stalls are to be told (rebind).
+    #[arg(long, value_delimiter = ',')]
+    pub watch: Vec<usize>,
 }
 
 impl Args {
@@ -134,7 +144,10 @@ impl Args {
         match (self.placement, self.role) {
             (Placement::Local, _) => 0,
             (Placement::Veth, Role::Aux) => self.index,
-            (Placement::Veth, Role::RttServer | Role::OnewaySink | Role::FanoutSink | Role::LargeSink) => 1,
+            (
+                Placement::Veth,
+                Role::RttServer | Role::OnewaySink | Role::FanoutSink | Role::LargeSink | Role::RebindSink,
+            ) => 1,
             (Placement::Veth, _) => 0,
         }
     }
@@ -186,8 +199,8 @@ mod tests {
             assert!(args.two_hosts() && args.own != args.peer);
             args.host()
         };
-        assert_eq!(["rtt-client", "oneway-source", "aux --index 0"].map(host), [0; 3]);
-        assert_eq!(["rtt-server", "oneway-sink", "aux --index 1"].map(host), [1; 3]);
+        assert_eq!(["rtt-client", "oneway-source", "aux --index 0", "rebind-source"].map(host), [0; 4]);
+        assert_eq!(["rtt-server", "oneway-sink", "aux --index 1", "rebind-sink --watch 0,1"].map(host), [1; 4]);
     }
 
     #[test]

@@ -23,6 +23,14 @@ pub struct Mode {
     pub placement: &'static str,
     /// The largest payload in bytes; 0 for any.
     pub most_bytes: usize,
+    /// The only payloads to measure, in bytes; empty for all.
+    #[serde(skip_serializing_if = "<[usize]>::is_empty")]
+    pub payloads: &'static [usize],
+    /// Payloads that a full run measures besides, in bytes.
+    #[serde(skip_serializing_if = "<[usize]>::is_empty")]
+    pub also: &'static [usize],
+    /// Whether it says something only where both ends and both hosts' helpers have a core each.
+    pub four_cores: bool,
 }
 
 impl Mode {
@@ -38,6 +46,9 @@ impl Mode {
             aux_core: false,
             placement: Placement::Local.word(),
             most_bytes: 0,
+            payloads: &[],
+            also: &[],
+            four_cores: false,
         }
     }
 
@@ -52,6 +63,27 @@ impl Mode {
     #[must_use]
     pub fn most_bytes(mut self, bytes: usize) -> Self {
         self.most_bytes = bytes;
+        self
+    }
+
+    /// The same for these payloads alone.
+    #[must_use]
+    pub fn payloads(mut self, bytes: &'static [usize]) -> Self {
+        self.payloads = bytes;
+        self
+    }
+
+    /// The same for these payloads besides, in a full run.
+    #[must_use]
+    pub fn also(mut self, bytes: &'static [usize]) -> Self {
+        self.also = bytes;
+        self
+    }
+
+    /// The same where both ends and both hosts' helpers have a core each, or not at all.
+    #[must_use]
+    pub fn four_cores(mut self) -> Self {
+        self.four_cores = true;
         self
     }
 

@@ -7,8 +7,11 @@
 //! It is not a benchmark by itself and knows no messaging system. Layer: below every `bench-*` program.
 
 pub mod args;
+pub mod cable;
 pub mod control;
 pub mod describe;
+pub mod frames;
+pub mod hiccup;
 pub mod payload;
 pub mod roles;
 pub mod summary;

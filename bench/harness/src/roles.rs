@@ -84,6 +84,14 @@ pub trait System {
     /// The mode is not offered, or its set-up failed.
     fn consumer(args: &Args) -> Result<impl Consumer>;
 
+    /// An end of `rebind`, from its `ready` to its end.
+    ///
+    /// # Errors
+    /// The system has nothing that moves, or whatever makes the repetition void.
+    fn rebind(_args: &Args, _control: &Control) -> Result<()> {
+        bail!("this system moves no streams")
+    }
+
     /// The helper process; says `ready` and returns when asked to stop.
     ///
     /// # Errors
@@ -114,6 +122,7 @@ fn run<S: System>(args: &Args) -> Result<()> {
     match args.role {
         Role::Describe => unreachable!("handled by the caller"),
         Role::Aux => S::aux(args, &control),
+        Role::RebindSource | Role::RebindSink => S::rebind(args, &control),
         Role::RttServer | Role::LargeSink => {
             let mut end = S::echoer(args)?;
             control.ready()?;

@@ -54,6 +54,33 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Sleeps until the monotonic clock shows so many nanoseconds; returns early if a signal comes.
+pub fn sleep_until(at_ns: u64) {
+    let at = libc::timespec {
+        tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (at_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the time is valid for reads, and no rest is asked for.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const at, std::ptr::null_mut()) };
+}
+
+/// The calling thread sleeps as long as it says, and not some 50 µs longer, as the kernel takes the liberty to.
+pub fn sleep_precisely() {
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// The calling thread runs before all that are not real-time threads, too.
+///
+/// # Errors
+/// It may not: that takes CAP_SYS_NICE.
+pub fn before_everybody() -> io::Result<()> {
+    let how = libc::sched_param { sched_priority: 10 };
+    // SAFETY: the structure is valid for reads.
+    let rc = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const how) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

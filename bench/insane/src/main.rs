@@ -8,8 +8,13 @@
 //! Round trips: the echo releases after it has answered. One way and fan-out: nothing is lost, a source waits for room before
 //! it takes a buffer; it says that more follows and looks for sleepers once per [`BATCH`] messages, in the variant
 //! `unbatched` with every message. Between two hosts nobody waits for a best-effort sink, so it tells now and then how far it is,
-//! on a channel of its own, and the source stays within a window of that.
+//! on a channel of its own, and the source stays within a window of that: of each sink's, in a fan-out to several on the other host.
+//!
+//! Variants named after a datapath take it instead of kernel UDP (`bypass`); `rebind` moves a stream from one to the other and back
+//! while messages flow (`moves`).
 
+mod bypass;
+mod moves;
 mod open;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,6 +23,7 @@ use bench_harness::{
     Words, check, read_all, stamp,
 };
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use insane_runtime::config::Kind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +57,17 @@ fn window_bytes(payload: usize) -> usize {
     WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST))
 }
 
+/// The channel of a sink's words on its progress.
+fn progress_channel(index: u32) -> String {
+    format!("progress-{index}")
+}
+
+/// The variant that says which datapath there is besides kernel UDP. Unless told otherwise, a stream that moves does so between that
+/// and AF_XDP; its variant says what it is like.
+fn datapath_variant(args: &Args) -> &str {
+    if args.moves { bypass::XDP } else { &args.variant }
+}
+
 /// The runtime of this process's host.
 fn socket(args: &Args) -> PathBuf {
     args.dir.join(if args.host() == 0 { "insane.sock" } else { "insane-1.sock" })
@@ -61,6 +78,8 @@ struct Host {
     session: Session,
     wait: Wait,
     qos: Qos,
+    /// The datapath that the variant asks for.
+    kind: Option<Kind>,
     payload: usize,
     two_hosts: bool,
 }
@@ -71,7 +90,12 @@ impl Host {
         match args.variant.as_str() {
             "" | UNBATCHED => {}
             RELIABLE => qos.set_reliability(Reliability::Reliable),
+            other if bypass::kind(other).is_some() => {}
             other => bail!("no variant '{other}'"),
+        }
+        let kind = bypass::kind(datapath_variant(args));
+        if let Some(kind) = kind {
+            bypass::ask(&mut qos, kind);
         }
         let wait = match args.waiting {
             Waiting::Spin => Wait::Spin,
@@ -79,7 +103,16 @@ impl Host {
             Waiting::Sleep => Wait::Sleep,
         };
         let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
-        Ok(Self { session, wait, qos, payload: args.payload, two_hosts: args.two_hosts() })
+        Ok(Self { session, wait, qos, kind, payload: args.payload, two_hosts: args.two_hosts() })
+    }
+
+    /// Waits until a source has so many sinks, and, if a datapath was asked for, goes to them by that.
+    fn await_sinks(&self, source: &Source, count: usize) -> Result<()> {
+        let found = source.wait_for_sinks(count, MEETING);
+        if found < count {
+            bail!("{found} of {count} sinks came in {} s", MEETING.as_secs());
+        }
+        self.kind.map_or(Ok(()), |kind| bypass::await_path(&self.stream()?, kind))
     }
 
     fn stream(&self) -> Result<Stream> {
@@ -87,25 +120,14 @@ impl Host {
     }
 
     fn source(&self, channel: &str, payload: usize) -> Result<Source> {
-        let mut options = SourceOptions::default();
-        options.wait = self.wait;
-        options.message_bytes = payload;
+        let options = SourceOptions { wait: self.wait, message_bytes: payload, ..SourceOptions::default() };
         self.stream()?.source_with(channel, options).with_context(|| format!("opening a source on {channel}"))
     }
 
     fn sink(&self, channel: &str) -> Result<Sink> {
-        let mut options = SinkOptions::default();
-        options.wait = self.wait;
+        let options = SinkOptions { wait: self.wait, ..SinkOptions::default() };
         self.stream()?.sink_with(channel, options).with_context(|| format!("opening a sink on {channel}"))
     }
-}
-
-fn await_sinks(source: &Source, count: usize) -> Result<()> {
-    let found = source.wait_for_sinks(count, MEETING);
-    if found < count {
-        bail!("{found} of {count} sinks came in {} s", MEETING.as_secs());
-    }
-    Ok(())
 }
 
 /// Reads every byte, in place where the configuration trusts the peer (the shipped one trusts the same user).
@@ -199,7 +221,7 @@ impl Echoer for Answering {
         if source.is_none() {
             let answers = host.source("answers", host.payload.min(8192))?;
             if host.two_hosts {
-                await_sinks(&answers, 1)?;
+                host.await_sinks(&answers, 1)?;
             }
             *source = Some(answers);
         }
@@ -227,22 +249,18 @@ struct Sending {
     payload: usize,
     batch: u64,
     waits: bool,
-    /// With two hosts and best effort: what the sink says of its progress.
-    window: Option<(Window, Sink)>,
+    /// With two hosts and best effort: what each sink says of its progress.
+    windows: Vec<(Window, Sink)>,
     _host: Host,
 }
 
 impl Producer for Sending {
     #[inline]
     fn send(&mut self, n: u64, stop: &Stop) -> Result<bool> {
-        if let Some((window, _)) = &mut self.window {
-            if window.is_full() && !self.await_window(stop)? {
-                return Ok(false);
-            }
-            if let Some((window, _)) = &mut self.window {
-                window.add(1);
-            }
+        if self.windows.iter().any(|(window, _)| window.is_full()) && !self.await_windows(stop)? {
+            return Ok(false);
         }
+        self.windows.iter_mut().for_each(|(window, _)| window.add(1));
         if self.payload <= SMALL && self.waits {
             return self.send_small(n, stop);
         }
@@ -263,16 +281,19 @@ impl Producer for Sending {
 }
 
 impl Sending {
-    fn await_window(&mut self, stop: &Stop) -> Result<bool> {
-        let Some((window, words)) = &mut self.window else { return Ok(true) };
+    fn await_windows(&mut self, stop: &Stop) -> Result<bool> {
         // Nobody else says now that this was the last for a while.
         self.source.flush()?;
-        while window.is_full() {
-            match words.consume_timeout(WORD) {
-                Ok(word) => window.progress(word.to_vec().try_into().map_err(|_| anyhow!("a word of another length"))?),
-                Err(e) if e.code() != Code::Timeout => return Err(e.into()),
-                Err(_) if stop.requested() => return Ok(false),
-                Err(_) => window.forget(),
+        for (window, words) in &mut self.windows {
+            while window.is_full() {
+                match words.consume_timeout(WORD) {
+                    Ok(word) => {
+                        window.progress(word.to_vec().try_into().map_err(|_| anyhow!("a word of another length"))?);
+                    }
+                    Err(e) if e.code() != Code::Timeout => return Err(e.into()),
+                    Err(_) if stop.requested() => return Ok(false),
+                    Err(_) => window.forget(),
+                }
             }
         }
         Ok(true)
@@ -305,6 +326,7 @@ struct Receiving {
     /// With two hosts and best effort.
     words: Option<Words>,
     progress: Option<Source>,
+    index: u32,
     host: Host,
 }
 
@@ -312,8 +334,8 @@ impl Receiving {
     /// Tells the source how far this sink is. The way back is opened with the first word.
     fn tell(&mut self, word: [u8; 8]) -> Result<()> {
         if self.progress.is_none() {
-            let progress = self.host.source("progress", word.len())?;
-            await_sinks(&progress, 1)?;
+            let progress = self.host.source(&progress_channel(self.index), word.len())?;
+            self.host.await_sinks(&progress, 1)?;
             self.progress = Some(progress);
         }
         let Some(progress) = &self.progress else { bail!("no source") };
@@ -346,7 +368,9 @@ fn modes() -> Vec<Mode> {
     let mut modes = Vec::new();
     for waiting in [Waiting::Spin, Waiting::Adaptive, Waiting::Sleep] {
         for experiment in ["rtt", "oneway", "fanout"] {
-            modes.push(Mode::new(experiment, waiting, "shm"));
+            let mode = Mode::new(experiment, waiting, "shm");
+            // What 8 KB over memif is compared with, too.
+            modes.push(if experiment == "oneway" && waiting == Waiting::Spin { mode.also(&[8192]) } else { mode });
         }
         modes.push(Mode::new("oneway", waiting, "shm").variant(UNBATCHED));
         modes.push(Mode::new("oneway", waiting, "shm").variant(RELIABLE));
@@ -364,6 +388,12 @@ fn modes() -> Vec<Mode> {
         modes.push(Mode::new("oneway", waiting, "datagram").veth());
         modes.push(Mode::new("oneway", waiting, "reliable").variant(RELIABLE).veth());
     }
+    for variant in ["", bypass::XDP] {
+        modes.push(Mode::new("fanout", Waiting::Sleep, "datagram").variant(variant).veth());
+    }
+    modes.push(Mode::new("rebind", Waiting::Adaptive, "datagram").veth());
+    modes.push(Mode::new("rebind", Waiting::Adaptive, "reliable").variant(RELIABLE).veth());
+    modes.extend(bypass::modes());
     modes.into_iter().map(Mode::aux).collect()
 }
 
@@ -379,6 +409,7 @@ fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
             Waiting::Sleep => (network.spin_us, network.spin_most_us) = (0, 0),
             Waiting::Spin | Waiting::Adaptive => {}
         }
+        network.datapath.extend(bypass::datapath(args, datapath_variant(args)));
     }
     if args.payload >= 1 << 20 {
         // A stream gets its share of it, and a link a part of that.
@@ -397,7 +428,7 @@ impl System for Insane {
             language: "rust",
             version: env!("CARGO_PKG_VERSION").into(),
             modes: modes(),
-            absent: vec![],
+            absent: bypass::absent(),
         }
     }
 
@@ -408,7 +439,7 @@ impl System for Insane {
         let host = Host::new(args)?;
         let sink = host.sink("answers")?;
         let source = host.source("questions", args.payload)?;
-        await_sinks(&source, 1)?;
+        host.await_sinks(&source, 1)?;
         let line = Line { host, source: Some(source), sink, copy: Vec::new() };
         Ok(open::Asker::Asking(Asking { line, large: args.role == Role::LargeSource, in_place: None }))
     }
@@ -424,22 +455,26 @@ impl System for Insane {
     fn producer(args: &Args) -> Result<impl Producer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
-        let window = if windowed {
-            Some((Window::new(window_bytes(args.payload), args.payload), host.sink("progress")?))
-        } else {
-            None
+        let window = |index| -> Result<_> {
+            let words = host.sink(&progress_channel(index))?;
+            Ok((Window::new(window_bytes(args.payload), args.payload), words))
         };
+        let windows = (0..args.sinks).filter(|_| windowed).map(window).collect::<Result<_>>()?;
         let source = host.source("flow", args.payload)?;
-        await_sinks(&source, args.sinks as usize)?;
+        host.await_sinks(&source, args.sinks as usize)?;
         let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
-        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, window, _host: host })
+        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, windows, _host: host })
     }
 
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
         let words = windowed.then(|| Words::new(window_bytes(args.payload), args.payload));
-        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, host })
+        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, index: args.index, host })
+    }
+
+    fn rebind(args: &Args, control: &Control) -> Result<()> {
+        if args.role == Role::RebindSource { moves::source(args, control) } else { moves::sink(args, control) }
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
