@@ -211,7 +211,7 @@ impl<F: Frames> Producer for End<F> {
 impl<F: Frames> Consumer for End<F> {
     #[inline]
     fn receive(&mut self, tally: &mut Tally) -> Result<()> {
-        End::receive(self, |message| tally.take(message))?;
+        Self::receive(self, |message| tally.take(message))?;
         if let Some(word) = self.words.due(tally.received + tally.lost) {
             let header = self.word;
             self.put_frame(word.len(), |frame| {

@@ -12,6 +12,7 @@ pub(crate) const SESSION: &str = "session";
 pub(crate) const CHANNELS: &str = "1000-channels";
 
 /// Either kind of asking end.
+#[allow(clippy::large_enum_variant)] // There is one of it.
 pub(crate) enum Asker {
     Asking(Asking),
     Opening(Opening),
