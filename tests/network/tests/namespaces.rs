@@ -68,6 +68,7 @@ fn messages_of_all_sizes_cross_the_cable() {
 #[test]
 fn ninety_nine_of_a_hundred_of_the_largest_messages_arrive() {
     const LENGTH: usize = 128 << 20;
+    const PATIENCE: Duration = Duration::from_secs(20);
     let _watchdog = Watchdog::start("largest over the cable", Duration::from_secs(300));
     let Some(cable) = Cable::new() else { return };
     let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
@@ -76,18 +77,26 @@ fn ninety_nine_of_a_hundred_of_the_largest_messages_arrive() {
     let source = a.stream(Qos::default()).unwrap().source("largest").unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
     let mut payload: Vec<u8> = (0..LENGTH).map(|i| (i * 31 + i / 4096) as u8).collect();
-    let mut arrived = 0;
+    // At the beginning, at the end, and where frames of any size meet.
+    let number = |payload: &mut [u8], n: u64| {
+        [0, LENGTH / 3, LENGTH - 8].into_iter().for_each(|at| payload[at..at + 8].copy_from_slice(&n.to_le_bytes()));
+    };
+    let (mut arrived, mut last) = (0, 0);
     for n in 1..=100u64 {
-        let number = n.to_le_bytes();
-        // At the beginning, at the end, and where frames of any size meet.
-        [0, LENGTH / 3, LENGTH - 8].into_iter().for_each(|at| payload[at..at + 8].copy_from_slice(&number));
+        number(&mut payload, n);
         source.wait_for_room(LIMIT).unwrap();
         let mut buffer = source.buffer(LENGTH).unwrap();
         buffer.copy_from_slice(&payload);
         source.emit(buffer).unwrap();
-        if let Ok(message) = sink.consume_timeout(Duration::from_secs(5)) {
-            assert!(message.as_slice().is_some_and(|bytes| bytes == payload), "message {n} is changed");
-            arrived += 1;
+        // One that is late because the machine has other things to do has arrived, too.
+        while last < n {
+            let Ok(message) = sink.consume_timeout(PATIENCE) else { break };
+            let bytes = message.as_slice().expect("it lies in one piece");
+            let got = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert!(last < got && got <= n, "{got} after {last}, of {n}");
+            number(&mut payload, got);
+            assert!(bytes == payload, "message {got} is changed");
+            (arrived, last) = (arrived + 1, got);
         }
     }
     assert!(arrived >= 99, "{arrived} of 100; {}", law(&a));
