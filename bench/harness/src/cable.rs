@@ -33,6 +33,10 @@ pub fn header(from: u32, kind: [u8; 2]) -> [u8; HEADER] {
     header
 }
 
+/// Where a frame of a longer message says which message that is, by its number's low byte, and which part of it this is, from 0: in
+/// the sender's MAC address, which nobody looks at.
+pub const PART: core::ops::Range<usize> = 9..11;
+
 /// What a frame is, and what it carries; `None` for others' frames.
 #[must_use]
 #[inline]
