@@ -1,7 +1,7 @@
 # Every verb sets up what it needs first (scripts/setup), which is quick when all is there.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-fast verify soak bench ranlab ranlab-full lint doc setup install
+.PHONY: help demo test test-fast verify soak bench bench-traffic ranlab ranlab-full lint doc setup install
 
 # How long `make soak` runs, altogether.
 SECONDS ?= 3600
@@ -33,6 +33,10 @@ soak: ## the long runs, an hour or SECONDS=n (out/soak.json)
 bench: ## the comparison with other systems, about 20 minutes, QUICK=1 under 5 (out/bench)
 	@scripts/setup base rust python bench
 	@QUICK='$(QUICK)' scripts/call bench/run
+
+bench-traffic: ## what a packet costs in the traffic pipeline, also with stages from shared objects (out/traffic)
+	@scripts/setup base rust
+	@scripts/call crates/traffic/benches/run
 
 ranlab: ## the RAN lab's experiments on real TCP, as root, under 20 minutes (out/ranlab)
 	@scripts/setup base rust python ranlab
