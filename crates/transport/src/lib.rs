@@ -89,7 +89,6 @@ mod config;
 mod congestion;
 mod counts;
 mod inflow;
-pub mod keyed;
 mod outflow;
 mod path;
 mod receive;

@@ -174,6 +174,20 @@ impl OutFlow {
         self.current.is_some() || !self.resend.is_empty() || !self.waiting.is_empty()
     }
 
+    /// Whether what goes next is a part of a message that fits no frame of so many bytes.
+    pub(crate) fn is_in_parts(&self, limit: usize) -> bool {
+        let next = self.current.as_ref().map(|(message, _)| message).or(self.waiting.front());
+        self.resend.is_empty() && next.is_some_and(|next| next.bundle == 0 && next.len as usize > limit)
+    }
+
+    /// The next part of the message that is being sent, if that has more than so many bytes left and nothing goes before it.
+    #[inline]
+    pub(crate) fn next_part(&self, index: u64, size: u32) -> Option<Next> {
+        let (message, span) = self.current.filter(|(message, _)| message.bundle == 0)?;
+        let goes = self.state == State::Open && self.resend.is_empty() && span.index == index && span.len > size;
+        goes.then_some(Next { message, span, most: 0, from: From::Current })
+    }
+
     /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
     pub(crate) fn peek(&mut self, now: Duration, mut expired: impl FnMut(Outgoing)) -> Option<Next> {
         if self.state != State::Open {

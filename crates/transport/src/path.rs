@@ -7,17 +7,18 @@ use insane_wire::fragment::whole_limit;
 use insane_wire::frame::control::{Account, FlowAck, FlowOpen, Hello};
 use insane_wire::frame::record::Message;
 use insane_wire::frame::{FrameError, MIN_FRAME_LIMIT};
+use insane_wire::keyed::{Key, Keyed};
 use insane_wire::reassembly::Reassembler;
 
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
 use crate::counts::{Counts, PathStats};
 use crate::inflow::{InFlow, Saying, Verdict};
-use crate::keyed::{Key, Map};
 use crate::outflow::{OutFlow, State};
+use crate::receive::Head;
 use crate::rtt::Rtt;
 use crate::seen::Seen;
-use crate::transmit::{Content, Sent};
+use crate::transmit::{Content, Pattern, Sent};
 
 /// How often flows are looked after whose messages are in doubt.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
@@ -342,15 +343,18 @@ pub struct Path {
     pub(crate) last_poll: Duration,
     pub(crate) next_tick: Duration,
     pub(crate) ticking: bool,
-    pub(crate) out: Map<OutFlow>,
+    pub(crate) out: Keyed<u32, OutFlow>,
     pub(crate) round: VecDeque<u32>,
     next_flow: u32,
-    pub(crate) incoming: Map<InFlow>,
+    pub(crate) incoming: Keyed<u32, InFlow>,
     next_source: u64,
     pub(crate) closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
     pub(crate) unfinished: Reassembler,
     pub(crate) parts_lately: bool,
+    /// The last frame was a part of a message of which more follows.
+    pub(crate) in_parts: bool,
+    pub(crate) pattern: Pattern,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: PathStats,
 }
@@ -389,15 +393,17 @@ impl Path {
             last_poll: now,
             next_tick: now,
             ticking: false,
-            out: Map::with_hasher(Key::new(seed.rotate_left(17))),
+            out: Keyed::with_hasher(Key::new(seed.rotate_left(17))),
             round: VecDeque::new(),
             next_flow: 1,
-            incoming: Map::with_hasher(Key::new(seed.rotate_left(41))),
+            incoming: Keyed::with_hasher(Key::new(seed.rotate_left(41))),
             next_source: 0,
             closed: VecDeque::new(),
             control: VecDeque::new(),
             unfinished: Reassembler::new(config.reassembly),
             parts_lately: false,
+            in_parts: false,
+            pattern: Pattern::default(),
             events: VecDeque::new(),
             stats: PathStats::default(),
             config,
@@ -631,8 +637,10 @@ impl Path {
         stride: usize,
         store: &mut dyn Store,
     ) -> Option<Landing> {
-        let (flow, index, part, head_bytes) = self.read_head(head)?;
-        let incoming = self.incoming.get(&flow)?;
+        let Head { header, message, part, place } = self.read_head(head)?;
+        let (flow, head_bytes) = (message.flow, place.at);
+        let incoming = self.incoming.get(&flow).filter(|incoming| incoming.domain == header.domain)?;
+        let index = incoming.index(message.index);
         let (key, keep, urgent) = (Self::key(incoming, index), incoming.open.reliable, incoming.waits_for(index));
         let bytes = len.checked_sub(len.div_ceil(stride.max(1)) * head_bytes)?;
         let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use insane_wire::fragment::{Fragments, whole_limit};
 use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
-use insane_wire::frame::record::Part;
-use insane_wire::frame::{CHECKED, FrameBuilder, Header, MIN_FRAME_LIMIT};
+use insane_wire::frame::record::{FRAGMENT_BYTES, Part};
+use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_part};
 
+use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
 use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, Rest, TICK};
 
@@ -50,6 +51,20 @@ pub(crate) struct Sent {
     pub(crate) contents: Vec<Content>,
 }
 
+/// The last frame that was one part of a message and nothing else: what follows is built after it.
+#[derive(Debug, Default)]
+pub(crate) struct Pattern {
+    /// When it was built, and for frames of which size.
+    at: Duration,
+    limit: usize,
+    flow: u32,
+    /// The message's number in its flow.
+    index: u64,
+    /// Bytes of payload; 0 for none.
+    size: u32,
+    head: Vec<u8>,
+}
+
 impl Path {
     /// Builds the next frame at the end of `out`; `None` when there is nothing to send now. Small payloads are copied by
     /// `payloads`, one large one may have to be gathered behind what is in the buffer ([`Built::gather`]).
@@ -57,6 +72,10 @@ impl Path {
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
+        } else if self.in_parts
+            && let Some(built) = self.next_part(now, out, payloads)
+        {
+            return Some(built);
         }
         if self.hello_due.is_some_and(|due| due <= now) {
             return Some(self.build_hello(now, out));
@@ -65,13 +84,16 @@ impl Path {
         let flags = if self.config.checked { CHECKED } else { 0 };
         let sent_us = now.as_micros() as u32;
         let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
-        let limit = self.frame_limit();
+        let (limit, start) = (self.frame_limit(), out.len());
         let mut frame = FrameBuilder::new(out, header, limit);
         let mut contents = self.spare.pop().unwrap_or_default();
-        let data = self.may_send(now);
+        let mut data = self.may_send(now);
         let ack_now = self.ack_due.is_some_and(|due| due <= now);
-        let going = ack_now || !self.control.is_empty() || (data && !self.round.is_empty());
+        // With anything before it the part of a large message would be a shorter one, and not join the others.
+        let apart = (self.unacked > 0 || self.credit_due.is_some() || !self.control.is_empty()) && self.sends_parts();
+        let going = ack_now || !self.control.is_empty() || (data && !self.round.is_empty() && !apart);
         self.credits_due(now, going);
+        data &= !(apart && (going || !self.control.is_empty()));
         let acks = self.unacked > 0 && (going || !self.control.is_empty());
         if acks {
             let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
@@ -81,6 +103,7 @@ impl Path {
         let mut domain = None;
         self.add_control(&mut frame, &mut contents, &mut domain);
         let (mut gather, mut large) = (None, false);
+        self.in_parts = false;
         if data {
             (gather, large) = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
         }
@@ -99,9 +122,44 @@ impl Path {
         if acks {
             (self.unacked, self.ack_due) = (0, None);
         }
+        if self.in_parts && self.pattern.size > 0 {
+            // Of use only if there is nothing in it but the part.
+            let head = HEADER_BYTES + FRAGMENT_BYTES;
+            let size = if len == head + self.pattern.size as usize { self.pattern.size } else { 0 };
+            (self.pattern.at, self.pattern.limit, self.pattern.size) = (now, limit, size);
+            self.pattern.head.clear();
+            self.pattern.head.extend_from_slice(out.get(start..start + head).unwrap_or(&[]));
+        }
         self.register(now, len, eliciting, contents);
         let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
+    }
+
+    /// As [`Path::transmit`], if what goes next is a part of the message whose part went last and has its size, and nothing else is
+    /// to go with it.
+    #[inline]
+    fn next_part(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
+        let Pattern { at, limit, flow, index, size, .. } = self.pattern;
+        let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
+        let others = self.round.len() != 1 || self.round.front() != Some(&flow) || !self.control.is_empty();
+        let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
+        if size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
+            return None;
+        }
+        let source = self.out.get_mut(&flow)?;
+        let next = source.next_part(index, size)?;
+        let start = out.len();
+        next_part(out, &self.pattern.head, self.counter, next.span.offset);
+        payloads.copy(next.message.token, next.span.offset, size, out);
+        out.resize(start + self.pattern.head.len() + size as usize, 0);
+        let mut contents = self.spare.pop().unwrap_or_default();
+        if source.spec.reliable {
+            contents.push(Content::Span(flow, Span { len: size, ..next.span }));
+        }
+        source.took(&next, Gone { len: size, count: 0, payload: size });
+        let len = out.len() - start;
+        self.register(now, len, true, contents);
+        Some(Built { len, gather: None, may_pad: next.span.offset < PAD_BELOW })
     }
 
     fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
@@ -133,7 +191,16 @@ impl Path {
     }
 
     fn may_send(&mut self, now: Duration) -> bool {
-        self.probes > 0 || (self.congestion.has_room() && self.congestion.pace(now, self.rtt.smoothed()) <= now)
+        let has_room = |c: &mut Congestion| {
+            c.has_room() && (c.pace(now, self.rtt.smoothed()) <= now || (self.in_parts && c.may_end_run()))
+        };
+        self.probes > 0 || has_room(&mut self.congestion)
+    }
+
+    /// Whether what goes next is a part of a message that is larger than a frame.
+    fn sends_parts(&self) -> bool {
+        let first = self.round.front().and_then(|flow| self.out.get(flow));
+        first.is_some_and(|out| out.is_in_parts(self.frame_limit()))
     }
 
     /// Adds control records in their order, as long as they fit and are of one domain.
@@ -257,6 +324,10 @@ impl Path {
             }
             // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
             if gather.is_some() || (!done && gone.len < next.span.len) {
+                self.in_parts = !done && next.message.bundle == 0;
+                let plain = self.in_parts && gather.is_none() && !self.config.checked;
+                self.pattern.size = if plain && gone.len.is_multiple_of(8) { gone.len } else { 0 };
+                (self.pattern.flow, self.pattern.index) = (flow, next.span.index);
                 self.round.rotate_left(1);
                 return (gather, large);
             }

@@ -26,6 +26,7 @@ pub mod fragment;
 pub mod frame;
 pub mod host;
 pub mod id;
+pub mod keyed;
 pub mod peer;
 pub mod qos;
 pub mod reassembly;

@@ -22,12 +22,12 @@
 //! assert!(last.complete);
 //! ```
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use crate::frame::MAX_MESSAGE_BYTES;
 use crate::frame::record::Part;
+use crate::keyed::{Key as HashKey, Keyed};
 
 /// A message under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -140,9 +140,9 @@ struct Load {
 #[derive(Debug)]
 pub struct Reassembler {
     limits: Limits,
-    unfinished: HashMap<Key, Unfinished>,
-    domains: HashMap<u32, Load>,
-    sources: HashMap<(u32, u64), Load>,
+    unfinished: Keyed<Key, Unfinished>,
+    domains: Keyed<u32, Load>,
+    sources: Keyed<(u32, u64), Load>,
     given_up: Vec<GivenUp>,
     /// No message times out before this.
     quiet_until: Duration,
@@ -153,11 +153,12 @@ impl Reassembler {
     /// Nothing unfinished.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        let key = HashKey::random();
         Self {
             limits,
-            unfinished: HashMap::new(),
-            domains: HashMap::new(),
-            sources: HashMap::new(),
+            unfinished: Keyed::with_hasher(key),
+            domains: Keyed::with_hasher(key),
+            sources: Keyed::with_hasher(key),
             given_up: Vec::new(),
             quiet_until: Duration::MAX,
             spare_runs: Vec::new(),
@@ -180,10 +181,16 @@ impl Reassembler {
     /// it before their headers are known, as long as [`Reassembler::offer`] is asked for those that did arrive.
     #[must_use]
     pub fn where_to(&self, key: Key, offset: u32, len: u32) -> Option<u64> {
-        let one = self.unfinished.get(&key)?;
-        let end = offset.checked_add(len).filter(|&end| end <= one.total)?;
-        let next = one.runs.partition_point(|run| run.1 <= offset);
-        one.runs.get(next).is_none_or(|run| run.0 >= end).then_some(one.slot)
+        let (slot, missing) = self.missing(key, offset)?;
+        (len <= missing).then_some(slot)
+    }
+
+    /// The slot of a message under way, and how many bytes are missing there from `offset` on before one that is not.
+    #[must_use]
+    pub fn missing(&self, key: Key, offset: u32) -> Option<(u64, u32)> {
+        let one = self.unfinished.get(&key).filter(|one| offset <= one.total)?;
+        let next = one.runs.get(one.runs.partition_point(|run| run.1 <= offset));
+        Some((one.slot, next.map_or(one.total, |run| run.0).saturating_sub(offset)))
     }
 
     /// Makes a message known before the first of its fragments is read, so that [`Reassembler::where_to`] has an answer. One

@@ -9,7 +9,7 @@ use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::long_words::LongWords;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
-use insane_transport::keyed::{Key, Keyed};
+use insane_wire::keyed::{Key, Keyed};
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
 use insane_wire::encode;
 use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};

@@ -20,7 +20,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_transport::keyed::Keyed;
+use insane_wire::keyed::Keyed;
 use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::qos::EffectiveQos;

@@ -4,6 +4,21 @@ use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RA
 use super::record::{BUNDLE_BYTES, FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
 use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
+/// Begins a frame at the end of `out` that carries the next part of a message, of the same size: as one that was built before, up to
+/// its payload (`head`), but for the frame's number and the part's place. The payload is to follow, which must be a multiple of 8
+/// bytes long; nothing if `head` is not that of a part.
+#[inline]
+pub fn next_part(out: &mut Vec<u8>, head: &[u8], counter: u64, offset: u32) {
+    let start = out.len();
+    out.extend_from_slice(head);
+    if let Some(at) = out.get_mut(start + 16..start + 24) {
+        at.copy_from_slice(&counter.to_le_bytes());
+    }
+    if let Some(at) = out.get_mut(start + HEADER_BYTES + 28..start + HEADER_BYTES + FRAGMENT_BYTES) {
+        at.copy_from_slice(&offset.to_le_bytes());
+    }
+}
+
 /// Writes one frame at the end of a buffer that the caller keeps, so that nothing is allocated once it has grown.
 ///
 /// Each call adds a record if it fits and says whether it did; a record is added whole or not at all. A payload can be

@@ -2,13 +2,10 @@
 //! that a peer that chooses the numbers cannot make them collide.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A map from small numbers, made by `Keyed::with_hasher(Key::new(seed))`.
 pub type Keyed<K, V> = HashMap<K, V, Key>;
-
-/// A map from flow numbers.
-pub(crate) type Map<V> = Keyed<u32, V>;
 
 /// The key of a map's hash.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +16,12 @@ impl Key {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed | 1)
+    }
+
+    /// A key that nobody outside of this process knows.
+    #[must_use]
+    pub fn random() -> Self {
+        Self::new(RandomState::new().hash_one(0))
     }
 }
 
@@ -46,11 +49,16 @@ impl Hasher for Number {
     }
 
     #[inline]
-    fn write_usize(&mut self, number: usize) {
+    fn write_u64(&mut self, number: u64) {
         self.write_u32(number as u32);
-        if let high @ 1.. = (number as u64 >> 32) as u32 {
+        if let high @ 1.. = (number >> 32) as u32 {
             self.write_u32(high);
         }
+    }
+
+    #[inline]
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
     }
 
     fn write(&mut self, bytes: &[u8]) {
