@@ -188,6 +188,16 @@ impl OutFlow {
         goes.then_some(Next { message, span, most: 0, from: From::Current })
     }
 
+    /// What is left of the bundle that is being sent, if it is more than one message and nothing goes before it.
+    #[inline]
+    pub(crate) fn next_of_bundle(&self) -> Option<Next> {
+        let (message, span) = self.current.filter(|(message, _)| message.bundle > 1)?;
+        let credit = self.limit_index.saturating_sub(self.next_index);
+        let goes = self.state == State::Open && self.resend.is_empty() && credit > 0 && self.carried < self.limit_bytes;
+        let most = message.bundle.min(u16::try_from(credit).unwrap_or(u16::MAX));
+        goes.then_some(Next { message, span, most, from: From::Current })
+    }
+
     /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
     pub(crate) fn peek(&mut self, now: Duration, mut expired: impl FnMut(Outgoing)) -> Option<Next> {
         if self.state != State::Open {

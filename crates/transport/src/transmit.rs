@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use insane_wire::fragment::{Fragments, whole_limit};
 use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
-use insane_wire::frame::record::{FRAGMENT_BYTES, Part};
-use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_part};
+use insane_wire::frame::record::{BUNDLE_BYTES, FRAGMENT_BYTES, MESSAGE_BYTES, Part};
+use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_message, next_part};
 
 use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
@@ -51,7 +51,7 @@ pub(crate) struct Sent {
     pub(crate) contents: Vec<Content>,
 }
 
-/// The last frame that was one part of a message and nothing else: what follows is built after it.
+/// The last frame that was one part of a message, or one message of a bundle, and nothing else: what follows is built after it.
 #[derive(Debug, Default)]
 pub(crate) struct Pattern {
     /// When it was built, and for frames of which size.
@@ -72,8 +72,8 @@ impl Path {
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
-        } else if self.in_parts
-            && let Some(built) = self.next_part(now, out, payloads)
+        } else if self.pattern.size > 0
+            && let Some(built) = self.next_alike(now, out, payloads)
         {
             return Some(built);
         }
@@ -103,7 +103,7 @@ impl Path {
         let mut domain = None;
         self.add_control(&mut frame, &mut contents, &mut domain);
         let (mut gather, mut large) = (None, false);
-        self.in_parts = false;
+        (self.in_parts, self.pattern.size) = (false, 0);
         if data {
             (gather, large) = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
         }
@@ -122,23 +122,18 @@ impl Path {
         if acks {
             (self.unacked, self.ack_due) = (0, None);
         }
-        if self.in_parts && self.pattern.size > 0 {
-            // Of use only if there is nothing in it but the part.
-            let head = HEADER_BYTES + FRAGMENT_BYTES;
-            let size = if len == head + self.pattern.size as usize { self.pattern.size } else { 0 };
-            (self.pattern.at, self.pattern.limit, self.pattern.size) = (now, limit, size);
-            self.pattern.head.clear();
-            self.pattern.head.extend_from_slice(out.get(start..start + head).unwrap_or(&[]));
+        if self.pattern.size > 0 {
+            self.remember(now, limit, out.get(start..).unwrap_or(&[]));
         }
         self.register(now, len, eliciting, contents);
         let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
-    /// As [`Path::transmit`], if what goes next is a part of the message whose part went last and has its size, and nothing else is
-    /// to go with it.
+    /// As [`Path::transmit`], if what goes next is as what went last, another part of the same message or the next message of the same
+    /// bundle, of the same size, and nothing else is to go with it.
     #[inline]
-    fn next_part(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
+    fn next_alike(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
         let Pattern { at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let others = self.round.len() != 1 || self.round.front() != Some(&flow) || !self.control.is_empty();
@@ -147,19 +142,46 @@ impl Path {
             return None;
         }
         let source = self.out.get_mut(&flow)?;
-        let next = source.next_part(index, size)?;
-        let start = out.len();
-        next_part(out, &self.pattern.head, self.counter, next.span.offset);
-        payloads.copy(next.message.token, next.span.offset, size, out);
+        let (next, gone) = if self.in_parts {
+            (source.next_part(index, size)?, Gone { len: size, count: 0, payload: size })
+        } else {
+            // The room is as in [`add_bundle`].
+            let next = source.next_of_bundle()?;
+            let room = (limit & !7).saturating_sub(HEADER_BYTES + BUNDLE_BYTES) as u32;
+            let rest = Rest { offset: next.span.offset, count: next.message.bundle };
+            let fit = payloads.bundle(next.message.token, rest, room, next.most)?;
+            if fit.count != 1 || fit.first != size || fit.len > next.span.len {
+                return None;
+            }
+            (next, Gone { len: fit.len, count: 1, payload: size })
+        };
+        let Next { message, span, .. } = next;
+        let (start, own) = (out.len(), if self.in_parts { 0 } else { BUNDLE_WORD });
+        if self.in_parts {
+            next_part(out, &self.pattern.head, self.counter, span.offset);
+        } else {
+            next_message(out, &self.pattern.head, self.counter, span.index as u32, message.sequence);
+        }
+        payloads.copy(message.token, span.offset + own, size, out);
         out.resize(start + self.pattern.head.len() + size as usize, 0);
         let mut contents = self.spare.pop().unwrap_or_default();
         if source.spec.reliable {
-            contents.push(Content::Span(flow, Span { len: size, ..next.span }));
+            contents.push(Content::Span(flow, Span { len: gone.len, count: gone.count, ..span }));
         }
-        source.took(&next, Gone { len: size, count: 0, payload: size });
+        source.took(&next, gone);
         let len = out.len() - start;
         self.register(now, len, true, contents);
-        Some(Built { len, gather: None, may_pad: next.span.offset < PAD_BELOW })
+        Some(Built { len, gather: None, may_pad: !self.in_parts || span.offset < PAD_BELOW })
+    }
+
+    /// Remembers a frame that was built if the next may be like it: if there is nothing in it but what the pattern says.
+    fn remember(&mut self, now: Duration, limit: usize, frame: &[u8]) {
+        let head = HEADER_BYTES + if self.in_parts { FRAGMENT_BYTES } else { MESSAGE_BYTES };
+        let alone = frame.len() == head + self.pattern.size as usize && !self.config.checked;
+        (self.pattern.at, self.pattern.limit) = (now, limit);
+        self.pattern.size = if alone { self.pattern.size } else { 0 };
+        self.pattern.head.clear();
+        self.pattern.head.extend_from_slice(frame.get(..head).unwrap_or(&[]));
     }
 
     fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
@@ -325,8 +347,8 @@ impl Path {
             // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
             if gather.is_some() || (!done && gone.len < next.span.len) {
                 self.in_parts = !done && next.message.bundle == 0;
-                let plain = self.in_parts && gather.is_none() && !self.config.checked;
-                self.pattern.size = if plain && gone.len.is_multiple_of(8) { gone.len } else { 0 };
+                let alike = gather.is_none() && (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
+                self.pattern.size = if alike { gone.payload } else { 0 };
                 (self.pattern.flow, self.pattern.index) = (flow, next.span.index);
                 self.round.rotate_left(1);
                 return (gather, large);

@@ -19,6 +19,22 @@ pub fn next_part(out: &mut Vec<u8>, head: &[u8], counter: u64, offset: u32) {
     }
 }
 
+/// As [`next_part`], for a frame that carries the next message of a flow, whole.
+#[inline]
+pub fn next_message(out: &mut Vec<u8>, head: &[u8], counter: u64, index: u32, sequence: u64) {
+    let start = out.len();
+    out.extend_from_slice(head);
+    if let Some(at) = out.get_mut(start + 16..start + 24) {
+        at.copy_from_slice(&counter.to_le_bytes());
+    }
+    if let Some(at) = out.get_mut(start + HEADER_BYTES + 8..start + HEADER_BYTES + 12) {
+        at.copy_from_slice(&index.to_le_bytes());
+    }
+    if let Some(at) = out.get_mut(start + HEADER_BYTES + 16..start + HEADER_BYTES + 23) {
+        at.copy_from_slice(&sequence.to_le_bytes()[..7]);
+    }
+}
+
 /// Writes one frame at the end of a buffer that the caller keeps, so that nothing is allocated once it has grown.
 ///
 /// Each call adds a record if it fits and says whether it did; a record is added whole or not at all. A payload can be

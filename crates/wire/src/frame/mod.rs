@@ -23,7 +23,7 @@ mod build;
 pub mod control;
 pub mod record;
 
-pub use build::{FrameBuilder, next_part};
+pub use build::{FrameBuilder, next_message, next_part};
 use record::Records;
 
 /// The first byte of every frame: `I`.
