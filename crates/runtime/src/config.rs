@@ -68,6 +68,9 @@ pub struct Network {
     /// `[[network.policy]]`: which streams go over which datapaths; empty for the default table.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<Policy>,
+    /// `[[network.class]]`: the classes of the weighted scheduler; empty for the default table.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub class: Vec<Class>,
 }
 
 /// `[network.directory]`: finding other runtimes.
@@ -169,6 +172,24 @@ pub enum Scheduler {
     Fifo,
     /// Messages of a higher priority go first.
     Strict,
+    /// Classes of streams, by their QoS, share what there is in proportion to their weights.
+    Weighted,
+}
+
+/// One row of `[[network.class]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Class {
+    /// The fields that a stream's QoS must have, as `timing=sensitive`; empty for every stream.
+    pub when: String,
+    /// What it gets of a link that is full, in proportion to the others: 1 to 1000.
+    pub weight: u32,
+}
+
+impl Default for Class {
+    fn default() -> Self {
+        Self { when: String::new(), weight: 1 }
+    }
 }
 
 impl Default for Network {
@@ -188,6 +209,7 @@ impl Default for Network {
             directory: None,
             datapath: Vec::new(),
             policy: Vec::new(),
+            class: Vec::new(),
         }
     }
 }
@@ -224,6 +246,12 @@ impl Network {
                 return refuse(key, &value, takes);
             }
         }
+        for Class { weight, .. } in &self.class {
+            if !(1..=1000).contains(weight) {
+                return refuse("class.weight", weight, "1 to 1000");
+            }
+        }
+        crate::policy::Classes::new(&self.class)?;
         datapath::check(self)?;
         self.directory.as_ref().map_or(Ok(()), |directory| directory.check(self))
     }
@@ -364,9 +392,11 @@ pub enum ConfigError {
         /// What it takes.
         takes: &'static str,
     },
-    /// The table of policies has a gap.
-    #[error("network.policy: no row is for {qos}: end with a row whose `when` is empty")]
-    Policy {
+    /// A table with a row for every QoS has a gap.
+    #[error("{table}: no row is for {qos}: end with a row whose `when` is empty")]
+    Uncovered {
+        /// The table's key.
+        table: &'static str,
         /// A QoS without a row, as canonical text; empty for that of a stream that asks for nothing.
         qos: String,
     },
@@ -525,9 +555,10 @@ pub fn known_keys() -> Vec<String> {
     keys.extend(toml::Table::try_from(Network::default()).unwrap_or_default().keys().cloned());
     keys.push("directory".to_owned());
     keys.extend(toml::Table::try_from(Directory::default()).unwrap_or_default().keys().cloned());
-    keys.extend(["datapath".to_owned(), "policy".to_owned()]);
+    keys.extend(["datapath".to_owned(), "policy".to_owned(), "class".to_owned()]);
     keys.extend(toml::Table::try_from(Datapath::default()).unwrap_or_default().keys().cloned());
     keys.extend(toml::Table::try_from(Policy::default()).unwrap_or_default().keys().cloned());
+    keys.extend(toml::Table::try_from(Class::default()).unwrap_or_default().keys().cloned());
     keys
 }
 
@@ -641,6 +672,10 @@ mod tests {
         assert_eq!(network.datapath, [Datapath { interface, address, ..Datapath::default() }]);
         assert_eq!(crate::policy::Table::new(&network.policy), Ok(crate::policy::Table::default()));
         assert_eq!(network.policy.len(), 3);
+        let classes =
+            Config::parse(&format!("[network]\n{}", uncommented("# [[network.class]]"))).unwrap().network.unwrap();
+        assert_eq!(crate::policy::Classes::new(&classes.class), Ok(crate::policy::Classes::default()));
+        assert_eq!(classes.class.len(), 3);
         // Without a name and an address there is none.
         assert!(Config::parse(&format!("[network]\n{datapath}")).is_err());
     }
@@ -657,6 +692,8 @@ mod tests {
             ("listen = \"127.0.0.1:1\"\npeers = [\"127.0.0.1:1\"]", "network.peers"),
             ("silence_ms = 5", "network.silence_ms"),
             ("scheduler = \"fair\"", "fair"),
+            ("[[network.class]]\nweight = 0", "network.class.weight"),
+            ("[[network.class]]\nwhen = \"timing=sensitive\"", "network.class: no row is for"),
             ("lisen = \"127.0.0.1:1\"", "did you mean `listen`"),
         ] {
             let error = Config::parse(&format!("[network]\n{bad}")).unwrap_err().to_string();

@@ -3,8 +3,14 @@
 //! them that both hosts have and are connected by is taken; the source's host decides. Which rows there are is data:
 //! [`DEFAULT`], or the configuration's `[[network.policy]]`.
 
+mod classes;
+mod when;
+
+pub use classes::Classes;
+
 use crate::config::{ConfigError, Kind, Policy};
-use insane_wire::qos::{Acceleration, EffectiveQos, Qos, REFUSED, Reliability, Resources, Timing};
+use insane_wire::qos::{Acceleration, EffectiveQos, Qos, REFUSED, Reliability, Timing};
+use when::When;
 
 /// The name of this host's ceiling among the peers of a stream.
 pub const LOCAL: &str = "local";
@@ -80,80 +86,14 @@ pub struct Choice {
     pub effective: EffectiveQos,
 }
 
-/// A row: the fields that a QoS must have, by their canonical text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Row {
-    fields: Vec<(Field, i32)>,
-    datapaths: Vec<Kind>,
-}
-
-/// A field of a QoS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
-    Acceleration,
-    Resources,
-    Timing,
-    Reliability,
-}
-
-impl Field {
-    const ALL: [(&'static str, Self); 4] = [
-        ("acceleration", Self::Acceleration),
-        ("resources", Self::Resources),
-        ("timing", Self::Timing),
-        ("reliability", Self::Reliability),
-    ];
-
-    const fn of(self, qos: &Qos) -> i32 {
-        match self {
-            Self::Acceleration => qos.acceleration,
-            Self::Resources => qos.resources,
-            Self::Timing => qos.timing,
-            Self::Reliability => qos.reliability,
-        }
-    }
-}
-
-impl Row {
-    fn parse(when: &str, datapaths: &[Kind]) -> Option<Self> {
-        let mut fields: Vec<(Field, i32)> = Vec::new();
-        for part in when.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let qos = Qos::parse(part).ok()?;
-            let name = part.split('=').next()?.trim();
-            let field = Field::ALL.iter().find(|(known, _)| *known == name)?.1;
-            if fields.iter().any(|(known, _)| *known == field) {
-                return None;
-            }
-            fields.push((field, field.of(&qos)));
-        }
-        Some(Self { fields, datapaths: datapaths.to_vec() })
-    }
-
-    fn fits(&self, qos: &Qos) -> bool {
-        self.fields.iter().all(|(field, value)| field.of(qos) == *value)
-    }
-}
-
-/// Every QoS that there can be.
-fn every_qos() -> impl Iterator<Item = Qos> {
-    (0..16u32).map(|bits| {
-        let mut qos = Qos::default();
-        qos.set_acceleration(if bits & 1 == 0 { Acceleration::None } else { Acceleration::Preferred });
-        qos.set_resources(if bits & 2 == 0 { Resources::Frugal } else { Resources::Unlimited });
-        qos.set_timing(if bits & 4 == 0 { Timing::BestEffort } else { Timing::Sensitive });
-        qos.set_reliability(if bits & 8 == 0 { Reliability::BestEffort } else { Reliability::Reliable });
-        qos
-    })
-}
-
 /// Which streams go over which datapaths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table(Vec<Row>);
+pub struct Table(Vec<(When, Vec<Kind>)>);
 
 impl Default for Table {
     /// [`DEFAULT`].
     fn default() -> Self {
-        Self(DEFAULT.iter().filter_map(|(when, datapaths)| Row::parse(when, datapaths)).collect())
+        Self(DEFAULT.iter().filter_map(|(when, datapaths)| Some((When::parse(when)?, datapaths.to_vec()))).collect())
     }
 }
 
@@ -166,38 +106,13 @@ impl Table {
         if rows.is_empty() {
             return Ok(Self::default());
         }
-        let refuse = |at: usize, value: &str, takes| {
-            let (key, value) = (format!("network.policy[{at}].when"), format!("\"{value}\""));
-            Err(ConfigError::Value { key, value, takes })
-        };
-        let mut table = Self(Vec::new());
-        for (at, Policy { when, datapaths }) in rows.iter().enumerate() {
-            let Some(row) = Row::parse(when, datapaths) else {
-                return refuse(
-                    at,
-                    when,
-                    "fields of a QoS, each once, such as acceleration=preferred,reliability=reliable",
-                );
-            };
-            if !every_qos().any(|qos| row.fits(&qos) && table.row(&qos).is_none()) {
-                return refuse(at, when, "a stream that no earlier row is for: put the narrower row first");
-            }
-            table.0.push(row);
-        }
-        match every_qos().find(|qos| table.row(qos).is_none()) {
-            Some(qos) => Err(ConfigError::Policy { qos: qos.canonical() }),
-            None => Ok(table),
-        }
-    }
-
-    fn row(&self, qos: &Qos) -> Option<&Row> {
-        self.0.iter().find(|row| row.fits(qos))
+        when::checked("network.policy", rows.iter().map(|row| (row.when.as_str(), row.datapaths.clone()))).map(Self)
     }
 
     /// The datapaths for streams of this QoS, the best first; the last is always there.
     #[must_use]
     pub fn datapaths(&self, qos: Qos) -> &[Kind] {
-        self.row(&qos).map_or(&[Kind::Udp], |row| &row.datapaths)
+        when::first(&self.0, &qos).and_then(|at| self.0.get(at)).map_or(&[Kind::Udp], |(_, datapaths)| datapaths)
     }
 
     /// What a stream gets from this host, `own`, towards another.

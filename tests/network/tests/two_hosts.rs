@@ -174,6 +174,37 @@ fn with_strict_priority_everything_arrives_and_each_source_is_in_order() {
 }
 
 #[test]
+fn with_weighted_classes_everything_arrives_and_each_stream_is_in_order() {
+    let _watchdog = Watchdog::start("classes", TEST);
+    let hosts = hosts(2, |_, c| {
+        c.network.get_or_insert_default().scheduler = insane_runtime::config::Scheduler::Weighted;
+    });
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let mut urgent = reliable();
+    urgent.set_timing(Timing::Sensitive);
+    let pairs = [("urgent", urgent), ("bulk", reliable())].map(|(name, qos)| {
+        let sink = b.stream_with(name, qos, false).unwrap().sink("c").unwrap();
+        let source = a.stream_with(name, qos, false).unwrap().source("c").unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        (source, sink)
+    });
+    std::thread::scope(|scope| {
+        for (source, sink) in &pairs {
+            scope.spawn(|| {
+                for n in 0..3000_u32 {
+                    source.send(&[&n.to_le_bytes()[..], &[0; 1000]].concat()).unwrap();
+                }
+            });
+            scope.spawn(|| {
+                for n in 0..3000_u32 {
+                    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec()[..4], n.to_le_bytes());
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn the_largest_messages_cross() {
     let _watchdog = Watchdog::start("largest", TEST);
     let hosts = hosts(2, |_, _| ());

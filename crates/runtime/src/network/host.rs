@@ -9,11 +9,11 @@ use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::long_words::LongWords;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
-use insane_wire::keyed::{Key, Keyed};
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
 use insane_wire::encode;
 use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
+use insane_wire::keyed::{Key, Keyed};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -417,7 +417,8 @@ impl Host {
             return Err(Count::SinkFull);
         }
         flow.queued += 1;
-        match self.egress.push(now, Item { flow: (at, flow.number), next }) {
+        let class = self.egress.class(flow.about.qos.as_ref(), next.priority);
+        match self.egress.push(now, Item { flow: (at, flow.number), next, class }) {
             Some(item) => self.hand_over(item).map_err(|(_, why)| why),
             None => Ok(()),
         }
@@ -569,7 +570,7 @@ mod tests {
         fn new() -> Self {
             let settings = config::Network::default();
             let address = Address::Ip(settings.listen);
-            let egress = Egress::new(settings.scheduler).unwrap();
+            let egress = Egress::new(&settings).unwrap();
             let counters = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
             Self {
                 now: Duration::ZERO,

@@ -20,9 +20,9 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_wire::keyed::Keyed;
 use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
+use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -165,7 +165,7 @@ impl Hub {
             let address = Address::Ip(*peer);
             let config = path_config(&settings, run, home.frame_limit(address), can.detects_changes);
             let seed = insane_wire::id::SessionId::random().0 as u64;
-            let egress = Egress::new(settings.scheduler)?;
+            let egress = Egress::new(&settings)?;
             hosts.push(Host::new((address, count), config, egress, seed, Duration::ZERO));
             by_address.insert((HOME, address), at);
         }

@@ -348,7 +348,7 @@ impl Host {
                 heir.queued += 1;
                 self.flows[at].iter_mut().for_each(|flow| flow.queued -= 1);
             }
-            // Strict priority keeps what it is given.
+            // What has classes keeps what it is given.
             let _ = self.egress.push(now, item);
         }
     }

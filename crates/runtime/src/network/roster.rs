@@ -52,7 +52,7 @@ impl Hub {
         let can = home.capabilities();
         let config = path_config(&self.settings, self.run, home.frame_limit(address), can.detects_changes);
         let seed = insane_wire::id::SessionId::random().0 as u64;
-        let egress = Egress::new(self.settings.scheduler)?;
+        let egress = Egress::new(&self.settings)?;
         let mut host = Host::new((address, self.ports.len()), config, egress, seed, self.now());
         host.known = Known::Found;
         if at < self.hosts.len() {

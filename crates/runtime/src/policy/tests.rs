@@ -1,4 +1,4 @@
-use super::{Choice, DEFAULT, Kind, Standing, Table, every_qos, local, refused};
+use super::{Choice, DEFAULT, Kind, Standing, Table, local, refused, when::every_qos};
 use crate::config::Policy;
 use insane_wire::qos::{Acceleration, Qos, REFUSED, Reliability, Resources, Timing};
 use std::collections::BTreeSet;
