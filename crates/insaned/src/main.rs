@@ -29,7 +29,7 @@ struct Arguments {
     /// Print the shipped configuration file with every key explained, and end.
     #[arg(long, conflicts_with_all = ["config", "socket", "log"])]
     print_default_config: bool,
-    /// Path of the socket, over the configuration's.
+    /// Path of the socket, over the configuration's. Where neither names one, INSANE_SOCKET does, as for applications.
     #[arg(long, value_name = "PATH", value_parser = parse_socket)]
     socket: Option<PathBuf>,
     /// Log level, over the configuration's: error, warn, info, debug or trace.
@@ -49,6 +49,11 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
     };
     if let Some(socket) = &arguments.socket {
         config.runtime.socket.clone_from(socket);
+    } else if config.runtime.socket.as_os_str().is_empty()
+        && let Ok(socket) = std::env::var("INSANE_SOCKET")
+        && !socket.is_empty()
+    {
+        config.runtime.socket = parse_socket(&socket).map_err(|why| format!("INSANE_SOCKET is '{socket}': {why}"))?;
     }
     if let Some(log) = &arguments.log {
         config.runtime.log_level.clone_from(log);

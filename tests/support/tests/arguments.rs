@@ -456,3 +456,18 @@ fn output_that_nobody_reads_is_a_failure_and_no_panic() {
         assert!(done.status.code() == Some(1) && one_line, "{line}: {done:?}");
     }
 }
+
+#[test]
+fn insaned_serves_where_applications_look() {
+    let insaned = program("insaned", "insaned");
+    let said = |arguments: &[&str], socket: &str| {
+        run(Command::new(&insaned).args(arguments).env("INSANE_SOCKET", socket), HANGS)
+    };
+    let there = |said: &Said, socket: &str| said.out.contains(&format!("socket = \"{socket}\"\n"));
+    assert!(there(&said(&["--print-config"], "/run/of/this/test.sock"), "/run/of/this/test.sock"));
+    assert!(there(&said(&["--print-config"], ""), ""), "set to nothing is not set");
+    let both = said(&["--print-config", "--socket", "/run/of/the/flag.sock"], "/run/of/this/test.sock");
+    assert!(there(&both, "/run/of/the/flag.sock"), "{both:?}");
+    let long = said(&["--print-config"], &"x".repeat(108));
+    assert!(long.code() == 2 && long.err.contains("INSANE_SOCKET") && long.err.contains("1 to 107 bytes"), "{long:?}");
+}
