@@ -6,14 +6,20 @@ use super::{Lines, Plot, Report, Settings};
 use crate::config::Config;
 use crate::host::HostError;
 
-/// Flow 1 stays in the default queue, flows 2 to 4 get another; round robin, paced.
-const HALVES: &str = r#"[{"op":"add-queue","queue":{"id":1}},
+/// Flow 1 stays in the default queue, flows 2 to 4 get another; round robin, paced. The queues hold as many packets as the RLC did before:
+/// what slices alone show is shares, and a greedy flow that loses a window full of packets delivers nothing for seconds, whatever its
+/// share.
+const HALVES: &str = r#"[{"op":"set-limit","limit":{"packets":65536}},
+    {"op":"modify-queue","id":0,"kind":{"type":"fifo","limit":{"packets":65536}}},
+    {"op":"add-queue","queue":{"id":1,"kind":{"type":"fifo","limit":{"packets":65536}}}},
     {"op":"add-filter","filter":{"id":1,"match":{"proto":"6","src_port":"5202-5204"},"to":{"type":"queue","queue":1}}},
     {"op":"set-scheduler","scheduler":{"type":"round-robin"}},
     {"op":"set-pacer","pacer":{"type":"5g-bdp"}}]"#;
 
-/// Flows 1 to 3 get a queue with a shaper.
-const SHAPED: &str = r#"[{"op":"add-queue","queue":{"id":1,
+/// Flows 1 to 3 get a queue with a shaper; queues as long as above.
+const SHAPED: &str = r#"[{"op":"set-limit","limit":{"packets":65536}},
+    {"op":"modify-queue","id":0,"kind":{"type":"fifo","limit":{"packets":65536}}},
+    {"op":"add-queue","queue":{"id":1,"kind":{"type":"fifo","limit":{"packets":65536}},
         "shaper":{"type":"token-bucket","rate":"15mbit","burst":"16k"}}},
     {"op":"add-filter","filter":{"id":1,"match":{"proto":"6","src_port":"5201-5203"},"to":{"type":"queue","queue":1}}},
     {"op":"set-scheduler","scheduler":{"type":"round-robin"}},
