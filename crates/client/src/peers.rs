@@ -838,7 +838,7 @@ fn send_segments(pair: &mut PairEnd, link: u32) {
         let mut tx = outgoing.stream.tx.visit();
         let Tx { slab, links, .. } = &mut *tx;
         let Some(link) = links.get_mut(outgoing.at).and_then(Option::as_mut) else { return };
-        link.told.news(slab, &link.producer)
+        link.told.news(slab, &link.producer, false)
     };
     for number in news.gone {
         pair.send(link, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);

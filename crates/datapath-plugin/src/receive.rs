@@ -83,7 +83,7 @@ impl PluginDatapath {
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
-        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let RxBatch { free, taken, landed, heads, limit, .. } = batch;
         let (limit, mut placed) = (*limit, 0);
         // A frame is looked at only when there is a slot for it: once shown it cannot go back.
         let free = core::cell::RefCell::new(free);
