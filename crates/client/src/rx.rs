@@ -4,10 +4,12 @@
 use crate::blocks::Pool;
 use crate::cursors::Cursors;
 use crate::error::{Code, Result};
-use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
+use crate::message::{Copies, Extra, Origin, Pack, PackRef, RawMessage, Scattered, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
-use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
+use insane_shm::link::{
+    Broken, Consumer, Descriptor, FLAG_COPIED, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_SCATTERED, Fate,
+};
 use insane_shm::pack::{MAX_COPIED, MAX_MESSAGES, PackReader, Packed, copy_words};
 use insane_shm::segment::{SegmentView, prefetch};
 use insane_wire::id::{Epoch, SinkId};
@@ -193,6 +195,8 @@ pub(crate) struct RxSink {
     pub(crate) flows: u32,
     pub(crate) interrupt: Arc<AtomicU32>,
     pub(crate) waker: Option<Waker>,
+    /// It takes messages as lists of pieces, and counts what was copied.
+    pub(crate) copies: Option<Arc<Copies>>,
 }
 
 impl RxLink {
@@ -414,7 +418,7 @@ impl Rx {
                 match link.consumer.poll_descriptor() {
                     Ok(Some((d, position))) => {
                         if d.deadline_ns == 0
-                            && d.flags & FLAG_PACKED == 0
+                            && d.flags & (FLAG_PACKED | FLAG_SCATTERED | FLAG_COPIED) == 0
                             && let Some((epoch, cell)) = link.short_cut(&d, sink)
                         {
                             cell.add(Count::Delivered, 1);
@@ -612,20 +616,38 @@ impl Rx {
             link.refuse(&mut self.packs, d, fate);
             return Polled::Others;
         }
+        let mut scattered = None;
+        if d.flags & FLAG_SCATTERED != 0 {
+            match Scattered::read(&link.segments, d) {
+                Some(read) => scattered = Some(Arc::new(read)),
+                None => {
+                    link.break_off(Broken::of(d), &mut self.packs);
+                    return Polled::Nothing;
+                }
+            }
+        }
+        for copies in takers.iter().filter_map(|(index, _)| self.sinks[*index].as_ref()?.copies.as_ref()) {
+            copies.note(scattered.as_deref(), d.flags);
+        }
         if d.flags & FLAG_PACKED == 0 {
             link.out += 1;
         }
+
         if let [(index, cell)] = &takers[..]
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
-            let extra = Extra { cell: Some(cell.clone()), shared: None, expires: d.deadline_ns != 0 };
+            let (expires, copies) =
+                (d.deadline_ns != 0, self.sinks[*index].as_ref().and_then(|sink| sink.copies.clone()));
+            let extra = Extra { cell: Some(cell.clone()), shared: None, expires, scattered, copies };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         for (index, cell) in takers {
-            let extra = Extra { cell: Some(cell), shared: shared.clone(), expires };
+            let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
+            let extra =
+                Extra { cell: Some(cell), shared: shared.clone(), expires, scattered: scattered.clone(), copies };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
@@ -869,8 +891,12 @@ fn raw(
         Some(pack) if d.flags & FLAG_PACKED != 0 => taken.comes_in(pack),
         _ => taken.comes_from(Origin::new(d, epoch, at, link.generation, link.trusted)),
     }
-    if extra.is_some() {
-        taken.extra = extra;
+    if let Some(extra) = extra {
+        // The list says how long the message is.
+        if let Some(scattered) = &extra.scattered {
+            taken.length = scattered.length;
+        }
+        taken.extra = Some(extra);
     }
     RawMessage(place)
 }

@@ -82,7 +82,7 @@ impl<R: RawDatapath> Datagrams<R> {
         let stats = &mut self.stats;
         let RxBatch { free, taken, landed, heads, limit, lend, .. } = batch;
         // What is lent is taken, in its turn; so nothing lands.
-        let mut place = place.take().filter(|_| lend.is_none());
+        let mut place = place.take().filter(|_| !*lend);
         let (limit, before) = (*limit, taken.len());
         // What was kept is older than what the device has.
         while taken.len() - before < limit
@@ -115,7 +115,7 @@ impl<R: RawDatapath> Datagrams<R> {
             opened.arrived(now, frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
-                if let Some(slot) = lies.filter(|_| lend.is_some_and(|least| len >= least)).and_then(|lies| frame.lend(lies)) {
+                if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {
                     taken.push(Taken { slot, len, stride: len, from });
                 } else if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
                     landed.push(one);

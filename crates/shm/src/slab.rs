@@ -363,7 +363,11 @@ impl Told {
     pub fn news(&mut self, slab: &Slab, producer: &Producer, with_lent: bool) -> News {
         let gone = std::mem::take(&mut self.gone);
         let known = |n: u16| producer.is_mapped(n) || self.asked.contains(&(n, true));
-        let new: Vec<_> = slab.segments().filter(|(n, s)| !known(*n) && (with_lent || !s.is_lent())).map(|(n, s)| (n, s.clone())).collect();
+        let new: Vec<_> = slab
+            .segments()
+            .filter(|(n, s)| !known(*n) && (with_lent || !s.is_lent()))
+            .map(|(n, s)| (n, s.clone()))
+            .collect();
         self.asked.extend(new.iter().map(|(n, _)| (*n, true)));
         News { gone, new }
     }

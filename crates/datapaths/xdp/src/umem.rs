@@ -81,7 +81,8 @@ impl Umem {
         ftruncate(&fd, len as u64)?;
         // SAFETY: INV-UMEM-1, so far from its beginning.
         let place = unsafe { self.base.as_ptr().add(at) }.cast();
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE);
+        let (rights, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE);
         // SAFETY: INV-UMEM-1: this is memory of this value alone, whose frames were not handed out yet, and all of the new mapping
         // lies in it.
         unsafe { mmap(place, len, rights, flags, &fd, 0)? };
@@ -106,7 +107,13 @@ impl Umem {
     /// # Safety
     /// The frame ends by [`Ledger::give`] for [`For::Lent`] before anybody can write to it, and comes back no sooner than the slot
     /// does; the memory stays mapped until then.
-    pub(crate) unsafe fn lend(&self, frame: &Frame, memory: u16, slot: u32, bytes: core::ops::Range<usize>) -> Option<Slot> {
+    pub(crate) unsafe fn lend(
+        &self,
+        frame: &Frame,
+        memory: u16,
+        slot: u32,
+        bytes: core::ops::Range<usize>,
+    ) -> Option<Slot> {
         let there = self.bytes(frame).get(bytes.clone())?;
         let place = Lent { memory, slot, offset: u32::try_from(bytes.start).ok()? };
         // SAFETY: INV-UMEM-1 and INV-UMEM-4, with the caller's promise.

@@ -603,6 +603,7 @@ mod tests {
                             lane: HOME,
                             control: None,
                             long_words: &mut LongWords::default(),
+                            loan: None,
                         },
                     );
                     there.clear();
@@ -618,6 +619,7 @@ mod tests {
                             lane: HOME,
                             control: None,
                             long_words: &mut LongWords::default(),
+                            loan: None,
                         },
                     );
                     here.clear();
