@@ -3,8 +3,9 @@
 
 use insane::{CopyCounts, Message, Qos, RawMessage, Session, Sink, SinkOptions, Source, SourceOptions, Stream};
 use insane_datapath::fault::Plan;
+use insane_runtime::config::{Config, Domain};
 use insane_tests_host::Watchdog;
-use insane_tests_network::cables::{Cables, accelerated, goes_over};
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, goes_over, on_dpdk, unsparing};
 use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable, status};
 use std::time::Duration;
 
@@ -63,16 +64,14 @@ fn lent(session: &Session) -> u64 {
     status(session)["network"]["ports"][1]["lent"].as_u64().expect("it is reported")
 }
 
-#[test]
-fn large_messages_are_read_in_the_frames_in_which_they_came() {
-    let _watchdog = Watchdog::start("scattered", TEST);
-    let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+/// Messages of 64 KiB come over a datapath in the frames that the runtime receives into, and nobody copies them.
+fn come_in_frames(cables: &Cables, datapath: &str, asking: impl Fn(Qos) -> Qos, change: impl Fn(&mut Config)) {
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, &change));
     let (a, b) = (one.session("source"), two.session("sink"));
-    for (name, qos) in [("plain", accelerated(Qos::default())), ("sure", accelerated(reliable()))] {
+    for (name, qos) in [("plain", asking(Qos::default())), ("sure", asking(reliable()))] {
         let sink = scattered(&b, qos, name);
         let (stream, source) = source(&a, qos, name, 1);
-        goes_over(&stream, "host-1", "xdp");
+        goes_over(&stream, "host-1", datapath);
         // The link learns of the interface's memory beside the flow: what comes sooner is copied together.
         assert!(eventually(|| pass(&source, &sink, &payload(0, LARGE), &a).pieces().len() > 1), "{}", status(&b));
         let before = sink.copies();
@@ -105,6 +104,21 @@ fn large_messages_are_read_in_the_frames_in_which_they_came() {
         assert!(eventually(|| lent(&b) == 0), "{} frames are out", lent(&b));
     }
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn large_messages_are_read_in_the_frames_in_which_they_came() {
+    let _watchdog = Watchdog::start("scattered over xdp", TEST);
+    let Some(cables) = Cables::new() else { return };
+    come_in_frames(&cables, "xdp", accelerated, |_| ());
+}
+
+#[test]
+fn and_so_they_are_over_dpdk() {
+    let _watchdog = Watchdog::start("scattered over dpdk", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    come_in_frames(&cables, "dpdk", unsparing, |config| on_dpdk(config, &library));
 }
 
 /// Three sinks of one source: one keeps all that it gets, one takes messages as they come, one is as any other.
@@ -262,7 +276,7 @@ fn where_there_are_two_domains_nothing_is_shown() {
     let [one, two] = [0, 1].map(|end| {
         cables.runtime(PROGRAM, end, |config| {
             for name in ["default", "other"] {
-                config.domains.insert(name.into(), insane_runtime::config::Domain::default());
+                config.domains.insert(name.into(), Domain::default());
             }
         })
     });

@@ -171,7 +171,7 @@ fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
 }
 
 /// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name.
-fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError> {
+fn dpdk(settings: &config::Datapath, at: usize, one_domain: bool) -> Result<Opened, DatapathError> {
     let Some(address) = settings.prefix() else {
         let reason = "network.datapath has no address".into();
         return Err(DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason });
@@ -185,6 +185,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         buffers: settings.frames,
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
+        lend: settings.lend && one_domain,
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)
@@ -219,7 +220,7 @@ pub(crate) fn open(
     let mut ports = vec![Port::new(Kind::Udp, over(Kind::Udp, Box::new(home)))];
     for (at, one) in settings.datapath.iter().enumerate() {
         let opened = match one.kind {
-            Kind::Dpdk => dpdk(one, at),
+            Kind::Dpdk => dpdk(one, at, one_domain),
             Kind::Plugin => plugin(one),
             _ => xdp(one, one_domain),
         };
