@@ -86,6 +86,7 @@ TABLE: dict[str, list[Wrong]] = {
         *((v, insane.InvalidArgument, 20, "it takes 'adaptive', 'spin' or 'sleep'") for v in ("never", "", "Spin")),
     ],
     "Stream.sink(observer)": NO_BOOL,
+    "Stream.sink(scattered)": NO_BOOL,
     "Source.wait_for_sinks(count)": whole(0, 65_535),
     "Source.wait_for_sinks(timeout)": [*NO_SECONDS, *BAD_TIMES],
     "Source.wait_for_room(timeout)": [*NO_SECONDS, *BAD_TIMES],
@@ -120,6 +121,7 @@ ANY = {
     "Stream.source(fail_when_full)",
     "Stream.source(timestamps)",
     "Stream.sink(observer)",
+    "Stream.sink(scattered)",
     "Source.send(more)",
     "Source.emit(more)",
 }

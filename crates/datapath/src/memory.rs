@@ -69,6 +69,16 @@ impl Slot {
         Self { id, base, len, owned: false, lent: Some(place) }
     }
 
+    /// A slot that is as one that is lent, over memory that is allocated with it and goes with it: for those who try what becomes of
+    /// lent ones.
+    #[must_use]
+    pub fn as_lent(id: u64, place: Lent, bytes: &[u8]) -> Self {
+        let mut slot = Self::owned(id, bytes.len());
+        slot.bytes_mut().copy_from_slice(bytes);
+        slot.lent = Some(place);
+        slot
+    }
+
     /// Where it lies, if it is lent.
     #[inline]
     #[must_use]

@@ -407,10 +407,74 @@ impl Domain {
             out
         });
     }
+}
 
-    /// How many messages are in frames: in the making, and in lists that are out.
-    #[cfg(test)]
-    pub(crate) fn in_frames(&self) -> (usize, usize) {
-        (self.scatter.makings.len(), self.scatter.lists.len())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insane_datapath::memory::Lent;
+
+    /// A frame of the numbers from 0 on, which is slot 5 of the second memory that the port lends out of, from byte 100 on.
+    fn loan(loans: &mut Loans) -> Arc<Loan> {
+        let bytes: Vec<u8> = (0..64).collect();
+        loans.lend(Slot::as_lent(1, Lent { memory: 1, slot: 5, offset: 100 }, &bytes), 3)
+    }
+
+    fn part(loan: &Arc<Loan>, at: u32, bytes: core::ops::Range<usize>) -> Part {
+        let from = loan.find(&loan.bytes()[bytes.clone()]).unwrap();
+        assert_eq!(from as usize, bytes.start);
+        Part { at, len: bytes.len() as u32, from, loan: Arc::clone(loan) }
+    }
+
+    #[test]
+    fn a_frame_goes_back_with_the_last_who_has_it() {
+        let mut loans = Loans::default();
+        let (one, two) = (loan(&mut loans), loan(&mut loans));
+        let mut parts = Parts::default();
+        assert!(parts.add(part(&one, 0, 0..4)) && parts.add(part(&one, 4, 10..14)) && parts.add(part(&two, 8, 0..1)));
+        assert_eq!(one.find(b"elsewhere"), None);
+        let mut back = Vec::new();
+        drop(one);
+        loans.returned(&mut back);
+        assert_eq!((back.len(), loans.out()), (0, 2));
+        drop(parts);
+        loans.returned(&mut back);
+        assert_eq!((back.len(), loans.out()), (1, 1));
+        drop(two);
+        loans.returned(&mut back);
+        assert_eq!((back.len(), loans.out()), (2, 0));
+    }
+
+    #[test]
+    fn pieces_are_in_order_and_none_is_there_twice() {
+        let mut loans = Loans::default();
+        let frame = loan(&mut loans);
+        let memories = HashMap::from([((3, 1), 77)]);
+        let mut parts = Parts::default();
+        // Out of order; again; again in a larger part that overlaps both of its neighbours; within another.
+        for (at, bytes) in [(8, 8..12), (0, 0..4), (8, 8..12), (3, 3..9), (9, 9..11), (12, 30..32)] {
+            assert!(parts.add(part(&frame, at, bytes)));
+        }
+        let piece = |offset, length| Place { segment: 77, slot: 5, offset, length };
+        let pieces = vec![piece(100, 4), piece(104, 5), piece(109, 3), piece(130, 2)];
+        assert_eq!(parts.places(14, &memories), Some(pieces));
+        let mut whole = [0; 14];
+        parts.copy_to(&mut whole);
+        assert_eq!(whole, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 30, 31]);
+        // Of more bytes than there are, of other memory, with a hole.
+        assert_eq!((parts.places(15, &memories), parts.places(14, &HashMap::new())), (None, None));
+        assert!(parts.add(part(&frame, 20, 0..1)));
+        assert_eq!(parts.places(21, &memories), None);
+    }
+
+    #[test]
+    fn there_are_no_more_parts_than_a_list_has() {
+        let mut loans = Loans::default();
+        let frame = loan(&mut loans);
+        let mut parts = Parts::default();
+        assert!((0..MAX_PIECES as u32).all(|at| parts.add(part(&frame, at, 0..1))));
+        assert!(!parts.add(part(&frame, MAX_PIECES as u32, 0..1)));
+        assert!(parts.add(part(&frame, 7, 0..1)), "what is there already adds nothing");
+        assert_eq!(parts.len(), MAX_PIECES);
     }
 }
