@@ -79,7 +79,7 @@ class Outcome:
 
 @final
 class Copies:
-    """What was copied of a sink's messages by user code of this host, if the sink is `scattered`. Small messages are not counted."""
+    """What was copied of a `scattered` sink's messages by user code of this host. Small messages are not counted."""
 
     scattered: int
     pieces: int

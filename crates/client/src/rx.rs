@@ -10,8 +10,8 @@ use insane_shm::counters::{CellWriter, Count};
 use insane_shm::link::{
     Broken, Consumer, Descriptor, FLAG_COPIED, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_SCATTERED, Fate,
 };
-use insane_shm::pack::{MAX_COPIED, MAX_MESSAGES, PackReader, Packed, copy_words};
-use insane_shm::segment::{SegmentView, prefetch};
+use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed};
+use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -24,9 +24,11 @@ use std::task::Waker;
 /// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
 pub(crate) const AHEAD: usize = 1024;
 
+mod made;
 mod release;
 mod sleep;
 
+use made::{lies_in_a_pack, piece, raw};
 pub(crate) use sleep::Sleep;
 
 /// The state behind the lock.
@@ -832,73 +834,6 @@ impl Rx {
             None => Err(crate::Error::from(Code::Closed)),
         }
     }
-}
-
-/// A piece for a message, and where its own copy of the payload begins.
-#[inline(always)]
-fn piece(pool: &mut Pool<Taken>) -> (NonNull<Taken>, NonNull<u8>) {
-    let place = pool.lend();
-    // The address of a part is taken before a reference to the whole is made.
-    // SAFETY: INV-BLOCK-1: it was just lent.
-    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
-    (place, NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()))
-}
-
-/// Says of a message in a pack where its payload is: in its copy if it is small, else where it lies.
-#[inline(always)]
-fn lies_in_a_pack(taken: &mut Taken, there: NonNull<u8>, length: u32, inside: NonNull<u8>) {
-    if length <= MAX_COPIED {
-        // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
-        unsafe { copy_words(there, length, &mut taken.inside.0) };
-        taken.lies_at(inside);
-    } else {
-        prefetch(there, (length as usize).min(AHEAD));
-        taken.lies_at(there);
-    }
-}
-
-#[inline(always)]
-fn raw(
-    link: &RxLink,
-    pool: &mut Pool<Taken>,
-    at: usize,
-    d: &Descriptor,
-    position: u64,
-    epoch: Epoch,
-    extra: Option<Box<Extra>>,
-) -> RawMessage {
-    let (mut place, inside) = piece(pool);
-    // SAFETY: INV-BLOCK-1: it is this message's alone.
-    let taken = unsafe { place.as_mut() };
-    taken.length = d.length;
-    if d.flags & FLAG_INLINE != 0 {
-        link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
-        taken.lies_at(inside);
-    } else {
-        let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
-            Some(there) if d.flags & FLAG_PACKED != 0 => lies_in_a_pack(taken, there, d.length, inside),
-            Some(there) => {
-                prefetch(there, (d.length as usize).min(AHEAD));
-                taken.lies_at(there);
-            }
-            None => taken.length = 0,
-        }
-    }
-    taken.sequence = d.sequence;
-    taken.flags = d.flags;
-    match link.opened {
-        Some(pack) if d.flags & FLAG_PACKED != 0 => taken.comes_in(pack),
-        _ => taken.comes_from(Origin::new(d, epoch, at, link.generation, link.trusted)),
-    }
-    if let Some(extra) = extra {
-        // The list says how long the message is.
-        if let Some(scattered) = &extra.scattered {
-            taken.length = scattered.length;
-        }
-        taken.extra = Some(extra);
-    }
-    RawMessage(place)
 }
 
 #[derive(Debug)]
