@@ -336,7 +336,7 @@ def outcome(function: Callable[[Objects], Any], objects: Objects) -> str:
 CLOSED = {
     "Session": {"Session.close": "fine"},
     "Stream": {"Stream.name": "fine", "Stream.effective_qos": "fine"},
-    "Sink": {"Sink.id": "fine", "Sink.channel": "fine", "Sink.wait": "fine", "Sink.close": "fine"},
+    "Sink": {f"Sink.{n}": "fine" for n in ("id", "channel", "wait", "copies", "close")},
     # Memory can be had as long as the session is there; it cannot be emitted.
     "Source": {f"Source.{n}": "fine" for n in ("epoch", "channel", "sinks", "close", "buffer")},
     "Message": {"Message.release": "fine", "Message.__buffer__": "InvalidArgument"},

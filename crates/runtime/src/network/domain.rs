@@ -474,9 +474,8 @@ impl Domain {
             (tap.join, tap.scattered) = (flow.join as u16, flow.scattered);
             self.notes.push(Note::Attached { source, sink });
         }
-        if let Some(link) = self.outlets[outlet].as_mut().filter(|link| flow.scattered && !link.scattered) {
-            link.scattered = true;
-            self.send_segments(outlet);
+        if flow.scattered {
+            self.scatter_to(outlet);
         }
         Ok(())
     }

@@ -157,9 +157,14 @@ impl Hub {
             }
         }
         // What a port lends is for those to see who may see all of it.
+        let alone = domains.len() == 1;
+        ports.iter_mut().filter(|_| !alone).for_each(|port| port.most_lent = 0);
         if let [domain] = &mut domains[..] {
-            for (number, port) in ports.iter().enumerate() {
-                domain.borrow_from(number, &port.datapath.lends())?;
+            for (number, port) in ports.iter_mut().enumerate() {
+                if let Err(e) = domain.borrow_from(number, &port.datapath.lends()) {
+                    tracing::warn!(datapath = port.kind.name(), error = %e, "what it would lend cannot be shown: it is copied");
+                    port.most_lent = 0;
+                }
             }
         }
         let table = policy::Table::new(&settings.policy)?;

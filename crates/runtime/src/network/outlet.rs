@@ -792,6 +792,7 @@ impl Domain {
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.
     pub(crate) fn dissolve(&mut self, at: usize) {
         let Some(mut outlet) = self.outlets[at].take() else { return };
+        self.scatter_no_more(&outlet);
         for remote in self.remotes.iter_mut().flatten() {
             for tap in remote.taps.iter_mut().filter(|t| t.outlet == Some(at)) {
                 if let Some(counters) = &outlet.counters {

@@ -7,7 +7,7 @@
 //! What goes beyond is copied together into one slot, as for everybody else, and said to be.
 
 use crate::network::domain::Domain;
-use crate::network::outlet::{Remote, TapState};
+use crate::network::outlet::{Outlet, Remote, Tap, TapState};
 use insane_datapath::Lendable;
 use insane_datapath::memory::Slot;
 use insane_shm::link::{Descriptor, FLAG_COPIED};
@@ -182,6 +182,8 @@ pub(crate) struct Scatter {
     /// The most frames that are lent in all, and the bytes of one.
     most: u32,
     frame_bytes: u32,
+    /// How many links want messages scattered.
+    links: u32,
     makings: HashMap<u32, Making>,
     next: u32,
     /// The frames of lists that are out, by the list's slot, on which the domain has a hold.
@@ -223,20 +225,33 @@ impl Domain {
         Ok(())
     }
 
-    /// Whether some link wants messages scattered, if they can be.
+    /// Whether some link wants messages scattered.
     pub(crate) fn wants_scattered(&self) -> bool {
-        self.outlets.iter().flatten().any(|outlet| outlet.scattered)
+        self.scatter.links > 0
+    }
+
+    /// A link wants messages scattered: its session is to know the memories that datapaths lend out of.
+    pub(crate) fn scatter_to(&mut self, at: usize) {
+        if let Some(outlet) = self.outlets[at].as_mut().filter(|outlet| !outlet.scattered) {
+            outlet.scattered = true;
+            self.scatter.links += 1;
+            self.send_segments(at);
+        }
+    }
+
+    /// A link is gone.
+    pub(crate) fn scatter_no_more(&mut self, outlet: &Outlet) {
+        self.scatter.links -= u32::from(outlet.scattered);
     }
 
     /// What one link may have of the frames that are lent.
     fn share(&self) -> u32 {
-        let links = self.outlets.iter().flatten().filter(|outlet| outlet.scattered).count();
-        self.scatter.most / u32::try_from(links).unwrap_or(u32::MAX).max(1)
+        self.scatter.most / self.scatter.links.max(1)
     }
 
     /// Begins a message of a source in frames, if a sink wants it so and it is not too large for that. The name is a slot's.
     pub(crate) fn begin_making(&mut self, source: usize, bytes: u32) -> Option<SlotId> {
-        let wanted = |t: &crate::network::outlet::Tap| t.scattered && t.state == TapState::Open;
+        let wanted = |t: &Tap| t.scattered && t.state == TapState::Open;
         let wanted = self.remotes.get(source)?.as_ref()?.taps.iter().any(wanted);
         // More than half of a frame is payload.
         let frames = bytes.div_ceil((self.scatter.frame_bytes / 2).max(1));
