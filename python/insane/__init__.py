@@ -19,7 +19,20 @@ from insane._errors import (
     NotAllowed,
     TimedOut,
 )
-from insane._native import CODES, Buffer, Message, Outcome, Session, Sink, Source, Stream, WaitSet, __version__
+from insane._native import (
+    CODES,
+    Buffer,
+    Copies,
+    Message,
+    Outcome,
+    Piece,
+    Session,
+    Sink,
+    Source,
+    Stream,
+    WaitSet,
+    __version__,
+)
 
 __all__ = [
     "CODES",
@@ -27,12 +40,14 @@ __all__ = [
     "Closed",
     "Conflict",
     "ConnectionFailed",
+    "Copies",
     "DataPathError",
     "InsaneError",
     "InvalidArgument",
     "Message",
     "NotAllowed",
     "Outcome",
+    "Piece",
     "Session",
     "Sink",
     "Source",

@@ -54,9 +54,17 @@ class Stream:
     ) -> Source:
         """Opens the producing end of a channel; `deadline` in seconds is for reliable streams."""
     def sink(
-        self, channel: str | int, *, wait: Literal["adaptive", "spin", "sleep"] = "adaptive", observer: bool = False
+        self,
+        channel: str | int,
+        *,
+        wait: Literal["adaptive", "spin", "sleep"] = "adaptive",
+        observer: bool = False,
+        scattered: bool = False,
     ) -> Sink:
-        """Opens the consuming end of a channel."""
+        """Opens the consuming end of a channel.
+
+        With `scattered` a large message of another host comes as the pieces in which its frames arrived, where the
+        datapath has it so: see `Message.pieces`. What reads it as one then costs a copy, once a message."""
 
 @final
 class Outcome:
@@ -68,6 +76,15 @@ class Outcome:
     dropped: int
     expired: int
     unconfirmed: int
+
+@final
+class Copies:
+    """What was copied of a `scattered` sink's messages by user code of this host. Small messages are not counted."""
+
+    scattered: int
+    pieces: int
+    runtime: int
+    here: int
 
 @final
 class Source:
@@ -124,6 +141,11 @@ class Message:
     def timestamp_ns(self) -> int | None: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def copies(self) -> int:
+        """How often user code of this host has copied the payload; known if the sink is `scattered`, else 0."""
+    def pieces(self) -> builtins.list[Piece]:
+        """The pieces in which the payload lies, in order: one, unless the sink is `scattered`. Copies nothing."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -133,6 +155,13 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
+
+@final
+class Piece:
+    """Bytes of a message that lie in one place: supports the buffer protocol, read-only. It keeps the message."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class WaitSet:
     """Several sinks that one thread or one event loop serves, with one descriptor.
@@ -163,6 +192,8 @@ class Sink:
     def channel(self) -> int: ...
     @property
     def wait(self) -> str: ...
+    @property
+    def copies(self) -> Copies: ...
     def try_consume(self) -> Message | None:
         """Takes the next message if there is one. Never blocks."""
     def consume(self, timeout: float | None = None) -> Message:

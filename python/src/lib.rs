@@ -42,6 +42,8 @@ fn _native(py: Python<'_>, m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<waitset::WaitSet>()?;
     m.add_class::<message::Buffer>()?;
     m.add_class::<message::Message>()?;
+    m.add_class::<message::Piece>()?;
+    m.add_class::<session::Copies>()?;
     m.add_class::<session::Outcome>()?;
     m.add_class::<traffic::TrafficClient>()?;
     m.add_class::<traffic::TrafficSubscription>()?;

@@ -154,6 +154,18 @@ impl Message {
         Ok(self.get()?.priority())
     }
 
+    /// How often user code of this host has copied the payload up to now.
+    #[getter]
+    fn copies(&self) -> PyResult<u32> {
+        Ok(self.get()?.copies())
+    }
+
+    /// The pieces in which the payload lies.
+    fn pieces(slf: Py<Self>, py: Python<'_>) -> PyResult<Vec<Piece>> {
+        let count = slf.try_borrow(py)?.get()?.pieces().len();
+        Ok((0..count).map(|at| Piece { message: slf.clone_ref(py), at }).collect())
+    }
+
     /// Gives the memory back.
     fn release(&mut self) -> PyResult<()> {
         if self.exports > 0 {
@@ -194,5 +206,43 @@ impl Drop for Message {
         if let Some(raw) = self.raw.take() {
             self.sink.get().inner.release(raw);
         }
+    }
+}
+
+/// Bytes of a message that lie in one place.
+#[pyclass(module = "insane", frozen)]
+#[derive(Debug)]
+pub(crate) struct Piece {
+    message: Py<Message>,
+    at: usize,
+}
+
+impl Piece {
+    /// Its address and its length.
+    fn place(&self, message: &Message) -> PyResult<(*mut u8, usize)> {
+        let piece = message.get()?.pieces().nth(self.at).ok_or_else(|| invalid("the message was released"))?;
+        Ok((piece.as_ptr().cast_mut(), piece.len()))
+    }
+}
+
+#[pymethods]
+impl Piece {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let message = self.message.try_borrow(py)?;
+        Ok(self.place(&message)?.1)
+    }
+
+    unsafe fn __getbuffer__(slf: PyRef<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let mut message = slf.message.try_borrow_mut(slf.py())?;
+        let (at, len) = slf.place(&message)?;
+        // SAFETY: the memory is readable until the message is released, which is refused while there are exports; the piece keeps
+        // the message.
+        unsafe { export(slf.as_ptr(), view, flags, at, len, true) }?;
+        message.exports += 1;
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(slf: PyRef<'_, Self>, _view: *mut ffi::Py_buffer) {
+        slf.message.borrow_mut(slf.py()).exports -= 1;
     }
 }

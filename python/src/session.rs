@@ -179,13 +179,21 @@ impl Stream {
         Ok(Source { inner, born: self.born })
     }
 
-    #[pyo3(signature = (channel, *, wait=None, observer=false))]
-    #[pyo3(text_signature = "($self, channel, *, wait='adaptive', observer=False)")]
-    fn sink(&self, py: Python<'_>, channel: ChannelName, wait: Option<Text>, observer: bool) -> PyResult<Sink> {
+    #[pyo3(signature = (channel, *, wait=None, observer=false, scattered=false))]
+    #[pyo3(text_signature = "($self, channel, *, wait='adaptive', observer=False, scattered=False)")]
+    fn sink(
+        &self,
+        py: Python<'_>,
+        channel: ChannelName,
+        wait: Option<Text>,
+        observer: bool,
+        scattered: bool,
+    ) -> PyResult<Sink> {
         self.born.check()?;
         let wait = wait.as_ref().map_or(Ok(Wait::Adaptive), |wait| wait_of(wait.get("wait")?))?;
         let channel = channel.get()?;
-        let inner = py.detach(|| self.inner.sink_with(channel, SinkOptions { wait, observer })).map_err(raise)?;
+        let options = SinkOptions { wait, observer, scattered };
+        let inner = py.detach(|| self.inner.sink_with(channel, options)).map_err(raise)?;
         Ok(Sink { inner, wait, alone: std::sync::Mutex::new(None), born: self.born })
     }
 }
@@ -199,6 +207,15 @@ pub(crate) struct Outcome {
     dropped: u32,
     expired: u32,
     unconfirmed: u32,
+}
+
+#[pyclass(module = "insane", frozen, get_all)]
+#[derive(Debug)]
+pub(crate) struct Copies {
+    scattered: u64,
+    pieces: u64,
+    runtime: u64,
+    here: u64,
 }
 
 #[pyclass(module = "insane", frozen)]
@@ -401,6 +418,14 @@ impl Sink {
             alone.as_mut().map_or(Ok(false), insane::WaitSet::arm)
         };
         py.detach(arm).map_err(raise)
+    }
+
+    /// What was copied of its messages by user code of this host.
+    #[getter]
+    fn copies(&self) -> PyResult<Copies> {
+        self.born.check()?;
+        let insane::CopyCounts { scattered, pieces, runtime, here } = self.inner.copies();
+        Ok(Copies { scattered, pieces, runtime, here })
     }
 
     #[getter]

@@ -112,7 +112,8 @@ impl TrafficClient {
     #[pyo3(signature = (session, prefix, *, timeout=Time(2.0), wait=None))]
     fn new(py: Python<'_>, session: Py<Session>, prefix: Text, timeout: Time, wait: Option<Text>) -> PyResult<Self> {
         let wait = wait_of(wait.as_ref().map_or(Ok("adaptive"), |w| w.get("wait"))?)?;
-        let options = ClientOptions { timeout: timeout.get("timeout")?, wait, ..ClientOptions::new(prefix.get("prefix")?) };
+        let options =
+            ClientOptions { timeout: timeout.get("timeout")?, wait, ..ClientOptions::new(prefix.get("prefix")?) };
         let opened = session.get().with(py, |s| Ok(Client::open(s, &options)))?;
         Ok(Self { inner: opened.map_err(failed)?, _session: session, born: Born::now() })
     }

@@ -86,6 +86,7 @@ TABLE: dict[str, list[Wrong]] = {
         *((v, insane.InvalidArgument, 20, "it takes 'adaptive', 'spin' or 'sleep'") for v in ("never", "", "Spin")),
     ],
     "Stream.sink(observer)": NO_BOOL,
+    "Stream.sink(scattered)": NO_BOOL,
     "Source.wait_for_sinks(count)": whole(0, 65_535),
     "Source.wait_for_sinks(timeout)": [*NO_SECONDS, *BAD_TIMES],
     "Source.wait_for_room(timeout)": [*NO_SECONDS, *BAD_TIMES],
@@ -120,6 +121,7 @@ ANY = {
     "Stream.source(fail_when_full)",
     "Stream.source(timestamps)",
     "Stream.sink(observer)",
+    "Stream.sink(scattered)",
     "Source.send(more)",
     "Source.emit(more)",
 }
@@ -334,7 +336,7 @@ def outcome(function: Callable[[Objects], Any], objects: Objects) -> str:
 CLOSED = {
     "Session": {"Session.close": "fine"},
     "Stream": {"Stream.name": "fine", "Stream.effective_qos": "fine"},
-    "Sink": {"Sink.id": "fine", "Sink.channel": "fine", "Sink.wait": "fine", "Sink.close": "fine"},
+    "Sink": {f"Sink.{n}": "fine" for n in ("id", "channel", "wait", "copies", "close")},
     # Memory can be had as long as the session is there; it cannot be emitted.
     "Source": {f"Source.{n}": "fine" for n in ("epoch", "channel", "sinks", "close", "buffer")},
     "Message": {"Message.release": "fine", "Message.__buffer__": "InvalidArgument"},

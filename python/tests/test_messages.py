@@ -60,6 +60,29 @@ def test_buffers_are_written_and_read_without_a_copy(session: insane.Session) ->
         len(message)
 
 
+def test_the_pieces_of_a_message_are_all_of_it(session: insane.Session) -> None:
+    source, sink = pair(session, "pieces", scattered=True)
+    payload = os.urandom(100_000)
+    source.send(payload)
+    message = sink.consume(5)
+    pieces = message.pieces()
+    views = [memoryview(piece) for piece in pieces]
+    assert b"".join(views) == payload and [len(piece) for piece in pieces] == [len(view) for view in views]
+    # From this host it comes as one, which nobody has copied.
+    assert len(views) == 1 and views[0].readonly and message.copies == 0
+    with pytest.raises(BufferError):
+        message.release()
+    for view in views:
+        view.release()
+    message.release()
+    with pytest.raises(ValueError):
+        memoryview(pieces[0])
+    with pytest.raises(ValueError):
+        message.pieces()
+    copies = sink.copies
+    assert (copies.scattered, copies.pieces, copies.runtime, copies.here) == (0, 0, 0, 0)
+
+
 def test_a_message_that_is_forgotten_gives_its_memory_back(session: insane.Session) -> None:
     source, sink = pair(session, "forgotten")
     for i in range(3000):

@@ -55,6 +55,10 @@ typedef struct insane_options {
 #define INSANE_WAIT_SPIN 1     /* never sleep: lowest latency, one whole core */
 #define INSANE_WAIT_SLEEP 2    /* sleep at once */
 
+/* Beside one of these: the sink takes a large message of another host as the pieces in which its frames arrived, where the datapath has
+ * it so. Then `data` of a consumed buffer is NULL if it has several; see insane_pieces. */
+#define INSANE_SCATTERED 0x100
+
 /* Flags of insane_consume_data and insane_data_available. */
 #define INSANE_BLOCKING 0
 #define INSANE_NONBLOCKING 1
@@ -62,13 +66,27 @@ typedef struct insane_options {
 /* A message's memory, borrowed. The struct is the caller's; do not copy it: it is given back once, to the handle that it came
  * from (another one gives -INSANE_INVALID_ARGUMENT, and the buffer stays as it is). */
 typedef struct insane_buffer {
-    void *data;        /* the payload; read-only in a consumed buffer */
+    void *data;        /* the payload; read-only in a consumed buffer, and NULL there if it lies in several pieces */
     size_t length;     /* bytes of payload: may be lowered before emitting */
     size_t capacity;   /* bytes that may be written */
     uint64_t sequence; /* consumed: the message's number at its source, from 1 */
     uint64_t channel;  /* consumed: the channel's id */
     uint64_t opaque[8];
 } insane_buffer_t;
+
+/* Bytes of a consumed message that lie in one place. Read-only, until the message is released. */
+typedef struct insane_piece {
+    const void *data;
+    size_t length;
+} insane_piece_t;
+
+/* What was copied of a sink's messages by user code of this host; see insane_check_copies. */
+typedef struct insane_copies {
+    uint64_t scattered; /* messages that came as several pieces */
+    uint64_t pieces;    /* how many these had together */
+    uint64_t runtime;   /* messages of which the runtime had copied the payload, or some of it, before they came */
+    uint64_t here;      /* messages that were copied together in this process */
+} insane_copies_t;
 
 /* How many intended sinks of a message are in each state. */
 typedef struct insane_outcome {
@@ -132,7 +150,8 @@ int insane_discard_buffer(insane_source_t *source, insane_buffer_t *buffer);
 /* How many intended sinks of a message are in each state. Never blocks. */
 int insane_check_emit_outcome(insane_source_t *source, int64_t token, insane_outcome_t *outcome);
 
-/* Opens a sink of a channel by id, or by name. callback may be NULL: then the sink is for insane_consume_data. */
+/* Opens a sink of a channel by id, or by name. wait is INSANE_WAIT_..., with INSANE_SCATTERED if so wanted. callback may be NULL: then
+ * the sink is for insane_consume_data. */
 int insane_create_sink(insane_stream_t *stream, uint64_t channel, int wait, insane_data_cb callback, void *user,
                        insane_sink_t **sink);
 int insane_create_sink_named(insane_stream_t *stream, const char *channel, int wait, insane_data_cb callback, void *user,
@@ -144,10 +163,18 @@ int insane_data_available(insane_sink_t *sink, int flags);
 /* Takes the next message. INSANE_BLOCKING waits at most timeout_ms (UINT64_MAX: for ever) and gives -INSANE_TIMEOUT;
  * INSANE_NONBLOCKING gives -INSANE_WOULD_BLOCK. */
 int insane_consume_data(insane_sink_t *sink, int flags, uint64_t timeout_ms, insane_buffer_t *buffer);
+/* Writes where a consumed message lies, up to count pieces in order, and returns how many there are: 1, unless the sink was opened with
+ * INSANE_SCATTERED. pieces may be NULL if count is 0. Never blocks, copies nothing. */
+long insane_pieces(insane_sink_t *sink, const insane_buffer_t *buffer, insane_piece_t *pieces, size_t count);
+/* Copies a message of several pieces together, if that was not done yet, and sets buffer->data. It is counted. */
+int insane_contiguous(insane_sink_t *sink, insane_buffer_t *buffer);
+/* What was copied of the messages of a sink that was opened with INSANE_SCATTERED; zeros for others. Small messages that travel inside
+ * their descriptors or several to a slot are not counted, nor is what the caller copies. Never blocks. */
+int insane_check_copies(insane_sink_t *sink, insane_copies_t *copies);
 /* Gives a consumed message back. */
 int insane_release_buffer(insane_sink_t *sink, insane_buffer_t *buffer);
 /* Calls f(data, length, sequence, user) with the messages that are there, at most `most` of them, in order, and gives them back
- * after the last; for many small messages a fraction of the cost of insane_consume_data. Waits for the first one as
+ * after the last; for many small messages a fraction of the cost of insane_consume_data. Messages of several pieces are copied together. Waits for the first one as
  * insane_consume_data does, and gives the same errors. Returns how many there were. f must not unwind or jump out. */
 long insane_consume_each(insane_sink_t *sink, int flags, uint64_t timeout_ms, size_t most, insane_data_cb f, void *user);
 /* Waits until one of count sinks has a message, at most timeout_ms. Returns its index. Sinks are looked at round robin:

@@ -36,6 +36,18 @@ impl Buffer {
         self.opaque.as_mut_ptr().cast()
     }
 
+    /// The message inside, if it is one and from this handle.
+    fn message<H>(&mut self, owner: &H) -> Result<&RawMessage, Error> {
+        if self.kind != CONSUMED {
+            return Err(invalid("the buffer holds no message: it was given back already, or is from elsewhere"));
+        }
+        if self.owner != from_ref(owner).cast() {
+            return Err(invalid("the buffer is from another sink"));
+        }
+        // SAFETY: `kind` says that a message was written here, and it stays until it is taken.
+        Ok(unsafe { &*self.place::<RawMessage>() })
+    }
+
     /// Takes what is inside out, if it is of this kind and from this handle; else nothing changes.
     fn take<T, H>(&mut self, kind: u64, owner: &H) -> Result<T, Error> {
         if self.kind != kind {
@@ -215,7 +227,84 @@ pub unsafe extern "C" fn insane_consume_data(
         unsafe { place.write(message) };
         (to.owner, to.kind) = (from_ref(handle).cast(), CONSUMED);
         // SAFETY: it was just written.
-        to.data = unsafe { &*place }.as_ptr().cast_mut().cast();
+        let message = unsafe { &*place };
+        // Where it lies in several places, its address would cost a copy.
+        let several = message.pieces().len() > 1;
+        to.data = if several { std::ptr::null_mut() } else { message.as_ptr().cast_mut().cast() };
+        Ok(0)
+    })
+}
+
+/// `insane_piece_t`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Piece {
+    data: *const c_void,
+    length: usize,
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_pieces(
+    sink: *const SinkHandle,
+    from: *mut Buffer,
+    to: *mut Piece,
+    count: usize,
+) -> c_long {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        // SAFETY: the header's contract.
+        let message = unsafe { buffer(from) }?.message(sink)?;
+        if to.is_null() && count > 0 {
+            return Err(invalid("pieces is NULL"));
+        }
+        for (at, piece) in message.pieces().take(count).enumerate() {
+            // SAFETY: the header asks for room for `count`.
+            let place = unsafe { to.add(at) };
+            // SAFETY: as above.
+            unsafe { place.write(Piece { data: piece.as_ptr().cast(), length: piece.len() }) };
+        }
+        Ok(c_long::try_from(message.pieces().len()).unwrap_or(c_long::MAX))
+    })
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_contiguous(sink: *const SinkHandle, from: *mut Buffer) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        // SAFETY: the header's contract.
+        let from = unsafe { buffer(from) }?;
+        from.data = from.message(sink)?.as_ptr().cast_mut().cast();
+        Ok(0)
+    })
+}
+
+/// `insane_copies_t`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Copies {
+    scattered: u64,
+    pieces: u64,
+    runtime: u64,
+    here: u64,
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_check_copies(sink: *const SinkHandle, to: *mut Copies) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let sink = unsafe { get(sink, "sink is NULL") }?;
+        if to.is_null() {
+            return Err(invalid("copies is NULL"));
+        }
+        let c = sink.sink().copies();
+        let copies = Copies { scattered: c.scattered, pieces: c.pieces, runtime: c.runtime, here: c.here };
+        // SAFETY: the header's contract.
+        unsafe { to.write(copies) };
         Ok(0)
     })
 }

@@ -222,6 +222,9 @@ struct User(*mut c_void);
 // SAFETY: the header says that the callback runs in a thread of the library; what `user` points to is the caller's care.
 unsafe impl Send for User {}
 
+/// `INSANE_SCATTERED`
+const SCATTERED: c_int = 0x100;
+
 unsafe fn sink(
     stream: *const Stream,
     channel: Channel<'_>,
@@ -235,13 +238,14 @@ unsafe fn sink(
     if to.is_null() {
         return Err(invalid("the place for the sink is NULL"));
     }
-    let wait = match wait {
+    let scattered = wait & SCATTERED != 0;
+    let wait = match wait & !SCATTERED {
         0 => Wait::Adaptive,
         1 => Wait::Spin,
         2 => Wait::Sleep,
-        _ => return Err(invalid("wait is none of INSANE_WAIT_…")),
+        _ => return Err(invalid("wait is none of INSANE_WAIT_…, with or without INSANE_SCATTERED")),
     };
-    let sink = stream.sink_with(channel, SinkOptions { wait, ..SinkOptions::default() })?;
+    let sink = stream.sink_with(channel, SinkOptions { wait, scattered, ..SinkOptions::default() })?;
     let handle = match callback {
         None => SinkHandle::Plain(sink),
         Some(callback) => {

@@ -166,7 +166,7 @@ impl Sub {
         }
         let session = context.session("insane sub")?;
         let stream = self.stream.open(&session)?;
-        let options = SinkOptions { wait: self.wait.wait, observer: self.observer };
+        let options = SinkOptions { wait: self.wait.wait, observer: self.observer, ..SinkOptions::default() };
         let sink = stream.sink_with(self.channel.as_str(), options)?;
         let stop = interrupted()?;
         let (start, mut taken) = (Instant::now(), 0u64);

@@ -47,7 +47,7 @@ pub use fork::count as forks;
 pub use insane_shm::counters::{CellCounts, CellState, Count};
 pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
 pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};
-pub use message::RawMessage;
+pub use message::{CopyCounts, Piece, Pieces, RawMessage};
 pub use options::{SinkOptions, SourceOptions, Wait, WhenFull};
 pub use session::{Event, Session, SessionBuilder, find_socket};
 pub use sink::{Callback, Message, Receive, Sink};

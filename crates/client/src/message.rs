@@ -2,12 +2,16 @@
 
 use crate::blocks::{Block, Pool};
 use insane_shm::counters::CellWriter;
-use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate};
+use insane_shm::link::{Descriptor, FLAG_COPIED, FLAG_INLINE, FLAG_PACKED, Fate};
 use insane_shm::pack::MAX_COPIED;
+use insane_shm::scatter;
+use insane_shm::segment::SegmentView;
 use insane_wire::id::Epoch;
+use smallvec::SmallVec;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A message taken by a sink and not yet released: what [`crate::Message`] borrows, and what bindings get from
 /// [`crate::Sink::try_raw`].
@@ -118,7 +122,198 @@ pub(crate) struct Extra {
     pub(crate) shared: Option<Arc<AtomicU32>>,
     /// Whether it has a deadline.
     pub(crate) expires: bool,
+    /// Where it lies, if that is in several places.
+    pub(crate) scattered: Option<Arc<Scattered>>,
+    /// Where its copies are counted, if its sink wants to know.
+    pub(crate) copies: Option<Arc<Copies>>,
 }
+
+/// A message that lies in several places.
+#[derive(Debug)]
+pub(crate) struct Scattered {
+    /// Its length in bytes: the sum of theirs.
+    pub(crate) length: u32,
+    pieces: Box<[(NonNull<u8>, u32)]>,
+    /// All of it in one place, once somebody has asked for that.
+    whole: OnceLock<Box<[u8]>>,
+    /// They stay mapped for as long as this is there (INV-SCATTER-2).
+    _views: SmallVec<[SegmentView; 2]>,
+}
+
+// SAFETY: the pieces point into segments that stay mapped, and are only read.
+unsafe impl Send for Scattered {}
+// SAFETY: as above.
+unsafe impl Sync for Scattered {}
+
+impl Scattered {
+    /// Reads the list that a descriptor names. `None`: it says what cannot be.
+    pub(crate) fn read(segments: &[Option<SegmentView>], d: &Descriptor) -> Option<Self> {
+        let view = |segment: u16| segments.get(usize::from(segment)).and_then(Option::as_ref);
+        let (length, places) = scatter::read(view(d.segment)?, d.slot, d.offset, d.length)?;
+        let (mut views, mut last) = (SmallVec::<[SegmentView; 2]>::new(), None);
+        let pieces = places.iter().map(|place| {
+            let view = view(place.segment)?;
+            if last.replace(place.segment) != Some(place.segment) {
+                views.push(view.clone());
+            }
+            Some((view.locate(place.slot, place.offset, place.length)?, place.length))
+        });
+        let pieces = pieces.collect::<Option<_>>()?;
+        Some(Self { length, pieces, whole: OnceLock::new(), _views: views })
+    }
+
+    /// Copies it out, each byte read once, as much as there is room for.
+    fn copy_out(&self, to: &mut [u8]) {
+        let mut rest = to;
+        for (base, length) in &self.pieces {
+            let (now, later) = rest.split_at_mut((*length as usize).min(rest.len()));
+            // SAFETY: INV-SCATTER-1: so many bytes lie there, in a segment that stays mapped.
+            unsafe { insane_shm::segment::copy_out(*base, now) };
+            rest = later;
+        }
+    }
+
+    fn whole(&self, copies: Option<&Copies>) -> &[u8] {
+        self.whole.get_or_init(|| {
+            let mut all = vec![0; self.length as usize].into_boxed_slice();
+            self.copy_out(&mut all);
+            copies.into_iter().for_each(|copies| add(&copies.here, 1));
+            all
+        })
+    }
+}
+
+/// Counts; of nothing else is said anything by that, so Relaxed.
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Copies {
+    /// A message has come for a sink.
+    pub(crate) fn note(&self, scattered: Option<&Scattered>, flags: u16) {
+        if let Some(scattered) = scattered {
+            add(&self.scattered, 1);
+            add(&self.pieces, scattered.pieces.len() as u64);
+        }
+        add(&self.before, u64::from(flags & FLAG_COPIED != 0));
+    }
+
+    pub(crate) fn get(&self) -> CopyCounts {
+        let [scattered, pieces, runtime, here] =
+            [&self.scattered, &self.pieces, &self.before, &self.here].map(|count| count.load(Ordering::Relaxed));
+        CopyCounts { scattered, pieces, runtime, here }
+    }
+}
+
+/// What is counted of the copies of a sink's messages.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    scattered: AtomicU64,
+    pieces: AtomicU64,
+    before: AtomicU64,
+    here: AtomicU64,
+}
+
+/// How often user code of this host, the runtime's and this library's, has copied the payloads of a sink's messages, which was opened
+/// with [`crate::SinkOptions::scattered`]. Small messages that travel inside their descriptors or several to a slot are copied in any
+/// case and are not counted, nor is what the application copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyCounts {
+    /// Messages that came as several pieces.
+    pub scattered: u64,
+    /// How many pieces these had together.
+    pub pieces: u64,
+    /// Messages of which the runtime had copied the payload, or some of it, before it came here.
+    pub runtime: u64,
+    /// Messages that were copied together in this process, because the payload was asked for as one.
+    pub here: u64,
+}
+
+impl CopyCounts {
+    /// All copies by user code.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.runtime + self.here
+    }
+}
+
+/// A piece of a message: bytes that lie in one place.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'m> {
+    base: NonNull<u8>,
+    length: u32,
+    trusted: bool,
+    message: PhantomData<&'m RawMessage>,
+}
+
+// SAFETY: it points to what a message borrows, and is only read.
+unsafe impl Send for Piece<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Piece<'_> {}
+
+impl<'m> Piece<'m> {
+    /// Its length in bytes; at least 1, unless the message is empty.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Whether it has no bytes: the one piece of an empty message.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Its address. It stays readable until the message is released; its bytes may change while they are read if the peer is hostile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    /// Copies it out, each byte read once; the number of bytes copied is the shorter of both lengths.
+    pub fn read(&self, to: &mut [u8]) -> usize {
+        let n = to.len().min(self.len());
+        // SAFETY: INV-LINK-4 and INV-SCATTER-1: `length` bytes lie there for as long as the message is borrowed.
+        unsafe { insane_shm::segment::copy_out(self.base, &mut to[..n]) };
+        n
+    }
+
+    /// It as a slice, of peers that the configuration trusts not to write to a message after emitting it; see
+    /// [`RawMessage::as_slice`].
+    #[must_use]
+    pub fn as_slice(&self) -> Option<&'m [u8]> {
+        // SAFETY: as in `read`; the bytes are this process's own, or a trusted peer's, who does not write.
+        self.trusted.then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
+    }
+}
+
+/// The pieces of a message, in order.
+#[derive(Debug, Clone)]
+pub struct Pieces<'m> {
+    rest: &'m [(NonNull<u8>, u32)],
+    only: Option<Piece<'m>>,
+    trusted: bool,
+}
+
+impl<'m> Iterator for Pieces<'m> {
+    type Item = Piece<'m>;
+
+    fn next(&mut self) -> Option<Piece<'m>> {
+        if let Some(only) = self.only.take() {
+            return Some(only);
+        }
+        let ((base, length), rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(Piece { base: *base, length: *length, trusted: self.trusted, message: PhantomData })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let count = self.rest.len() + usize::from(self.only.is_some());
+        (count, Some(count))
+    }
+}
+
+impl ExactSizeIterator for Pieces<'_> {}
 
 /// A pack of which messages are out, or are to be taken.
 #[derive(Debug, Default)]
@@ -302,17 +497,67 @@ impl RawMessage {
         self.len() == 0
     }
 
+    fn scattered(&self) -> Option<&Scattered> {
+        self.get().extra.as_ref()?.scattered.as_deref()
+    }
+
+    /// All of it in one place, if it came in several: copied together, once.
+    #[inline]
+    fn together(&self) -> Option<&[u8]> {
+        let extra = self.get().extra.as_ref()?;
+        Some(extra.scattered.as_ref()?.whole(extra.copies.as_deref()))
+    }
+
+    /// The pieces in which the payload lies, in order: one, unless the sink was opened with [`crate::SinkOptions::scattered`] and the
+    /// message came as several. Nothing is copied.
+    #[must_use]
+    pub fn pieces(&self) -> Pieces<'_> {
+        let trusted = self.is_private() || self.get().origin().trusted;
+        if let Some(scattered) = self.scattered() {
+            return Pieces { rest: &scattered.pieces, only: None, trusted };
+        }
+        let (base, length) = (self.get().base, self.get().length);
+        Pieces { rest: &[], only: Some(Piece { base, length, trusted, message: PhantomData }), trusted }
+    }
+
+    /// All of the payload as one piece. A message of several is copied together for that, once, which is counted; so do
+    /// [`Self::as_ptr`] and [`Self::as_slice`].
+    #[must_use]
+    pub fn contiguous(&self) -> Piece<'_> {
+        let together = self.together();
+        let trusted = together.is_some() || self.is_private() || self.get().origin().trusted;
+        let base = together.map_or(self.get().base, |all| NonNull::from(all).cast());
+        Piece { base, length: self.get().length, trusted, message: PhantomData }
+    }
+
+    /// How often user code of this host has copied the payload up to now: 0 or 1 times by the runtime, and once in this process if a
+    /// message of several pieces was copied together. Only known of messages of a sink that was opened with
+    /// [`crate::SinkOptions::scattered`]; else 0.
+    #[must_use]
+    pub fn copies(&self) -> u32 {
+        let here = self.scattered().is_some_and(|scattered| scattered.whole.get().is_some());
+        u32::from(self.get().flags & FLAG_COPIED != 0) + u32::from(here)
+    }
+
     /// The address of the payload. It stays readable until the message is released; its bytes may change while they are
     /// read if the peer is hostile, except those of a message of up to 64 bytes on a best-effort stream: these are a copy.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
+        if let Some(all) = self.together() {
+            return all.as_ptr();
+        }
         self.get().base.as_ptr()
     }
 
-    /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths.
+    /// Copies the payload out, each byte read once; the number of bytes copied is the shorter of both lengths. What the caller copies
+    /// by itself is not counted, wherever it lies.
     pub fn read(&self, to: &mut [u8]) -> usize {
         let n = to.len().min(self.len());
+        if let Some(scattered) = self.scattered() {
+            scattered.copy_out(&mut to[..n]);
+            return n;
+        }
         // SAFETY: INV-LINK-4: `length` bytes from here lie in a mapped segment, or in a block.
         unsafe { insane_shm::segment::copy_out(self.get().base, &mut to[..n]) };
         n
@@ -331,6 +576,10 @@ impl RawMessage {
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
+        // What was copied together is this process's own.
+        if let Some(all) = self.together() {
+            return Some(all);
+        }
         if !self.is_private() && !self.get().origin().trusted {
             return None;
         }

@@ -527,6 +527,8 @@ impl Peers {
         if known.is_some_and(|f| f.epoch != epoch || f.sinks.iter().any(|s| s.id == sink)) {
             return Err(refuse("a flow that cannot be"));
         }
+        // Only the network has something that lies in several places.
+        let scattered = pair.network && rx.sinks[index].as_ref().is_some_and(|sink| sink.copies.is_some());
         let cursor = rx.cursor_for(incoming.at, epoch, sink);
         let left = std::mem::take(&mut rx.ended);
         let l = rx.links[incoming.at].as_mut();
@@ -555,7 +557,7 @@ impl Peers {
         drop(rx);
         reach(Step::Flow);
         let (source, sink, join) = (flow.source, flow.sink.clone(), join.into());
-        let opened = peer::FlowOpened { source, sink, cell: number, cursor, join };
+        let opened = peer::FlowOpened { source, sink, cell: number, cursor, join, scattered };
         pair.send(link, Body::FlowOpened(opened), &[]);
         Ok(())
     }
@@ -838,7 +840,7 @@ fn send_segments(pair: &mut PairEnd, link: u32) {
         let mut tx = outgoing.stream.tx.visit();
         let Tx { slab, links, .. } = &mut *tx;
         let Some(link) = links.get_mut(outgoing.at).and_then(Option::as_mut) else { return };
-        link.told.news(slab, &link.producer)
+        link.told.news(slab, &link.producer, false)
     };
     for number in news.gone {
         pair.send(link, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);

@@ -4,12 +4,14 @@
 use crate::blocks::Pool;
 use crate::cursors::Cursors;
 use crate::error::{Code, Result};
-use crate::message::{Extra, Origin, Pack, PackRef, RawMessage, Taken};
+use crate::message::{Copies, Extra, Origin, Pack, PackRef, RawMessage, Scattered, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
-use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, Fate};
-use insane_shm::pack::{MAX_COPIED, MAX_MESSAGES, PackReader, Packed, copy_words};
-use insane_shm::segment::{SegmentView, prefetch};
+use insane_shm::link::{
+    Broken, Consumer, Descriptor, FLAG_COPIED, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_SCATTERED, Fate,
+};
+use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed};
+use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -22,9 +24,11 @@ use std::task::Waker;
 /// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
 pub(crate) const AHEAD: usize = 1024;
 
+mod made;
 mod release;
 mod sleep;
 
+use made::{lies_in_a_pack, piece, raw};
 pub(crate) use sleep::Sleep;
 
 /// The state behind the lock.
@@ -193,6 +197,8 @@ pub(crate) struct RxSink {
     pub(crate) flows: u32,
     pub(crate) interrupt: Arc<AtomicU32>,
     pub(crate) waker: Option<Waker>,
+    /// It takes messages as lists of pieces, and counts what was copied.
+    pub(crate) copies: Option<Arc<Copies>>,
 }
 
 impl RxLink {
@@ -414,7 +420,7 @@ impl Rx {
                 match link.consumer.poll_descriptor() {
                     Ok(Some((d, position))) => {
                         if d.deadline_ns == 0
-                            && d.flags & FLAG_PACKED == 0
+                            && d.flags & (FLAG_PACKED | FLAG_SCATTERED | FLAG_COPIED) == 0
                             && let Some((epoch, cell)) = link.short_cut(&d, sink)
                         {
                             cell.add(Count::Delivered, 1);
@@ -612,20 +618,38 @@ impl Rx {
             link.refuse(&mut self.packs, d, fate);
             return Polled::Others;
         }
+        let mut scattered = None;
+        if d.flags & FLAG_SCATTERED != 0 {
+            match Scattered::read(&link.segments, d) {
+                Some(read) => scattered = Some(Arc::new(read)),
+                None => {
+                    link.break_off(Broken::of(d), &mut self.packs);
+                    return Polled::Nothing;
+                }
+            }
+        }
+        for copies in takers.iter().filter_map(|(index, _)| self.sinks[*index].as_ref()?.copies.as_ref()) {
+            copies.note(scattered.as_deref(), d.flags);
+        }
         if d.flags & FLAG_PACKED == 0 {
             link.out += 1;
         }
+
         if let [(index, cell)] = &takers[..]
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
-            let extra = Extra { cell: Some(cell.clone()), shared: None, expires: d.deadline_ns != 0 };
+            let (expires, copies) =
+                (d.deadline_ns != 0, self.sinks[*index].as_ref().and_then(|sink| sink.copies.clone()));
+            let extra = Extra { cell: Some(cell.clone()), shared: None, expires, scattered, copies };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         for (index, cell) in takers {
-            let extra = Extra { cell: Some(cell), shared: shared.clone(), expires };
+            let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
+            let extra =
+                Extra { cell: Some(cell), shared: shared.clone(), expires, scattered: scattered.clone(), copies };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
@@ -810,69 +834,6 @@ impl Rx {
             None => Err(crate::Error::from(Code::Closed)),
         }
     }
-}
-
-/// A piece for a message, and where its own copy of the payload begins.
-#[inline(always)]
-fn piece(pool: &mut Pool<Taken>) -> (NonNull<Taken>, NonNull<u8>) {
-    let place = pool.lend();
-    // The address of a part is taken before a reference to the whole is made.
-    // SAFETY: INV-BLOCK-1: it was just lent.
-    let inside = unsafe { &raw mut (*place.as_ptr()).inside };
-    (place, NonNull::new(inside.cast()).unwrap_or(NonNull::dangling()))
-}
-
-/// Says of a message in a pack where its payload is: in its copy if it is small, else where it lies.
-#[inline(always)]
-fn lies_in_a_pack(taken: &mut Taken, there: NonNull<u8>, length: u32, inside: NonNull<u8>) {
-    if length <= MAX_COPIED {
-        // SAFETY: INV-PACK-2: in a pack a payload begins at a multiple of eight, and the slot ends at one.
-        unsafe { copy_words(there, length, &mut taken.inside.0) };
-        taken.lies_at(inside);
-    } else {
-        prefetch(there, (length as usize).min(AHEAD));
-        taken.lies_at(there);
-    }
-}
-
-#[inline(always)]
-fn raw(
-    link: &RxLink,
-    pool: &mut Pool<Taken>,
-    at: usize,
-    d: &Descriptor,
-    position: u64,
-    epoch: Epoch,
-    extra: Option<Box<Extra>>,
-) -> RawMessage {
-    let (mut place, inside) = piece(pool);
-    // SAFETY: INV-BLOCK-1: it is this message's alone.
-    let taken = unsafe { place.as_mut() };
-    taken.length = d.length;
-    if d.flags & FLAG_INLINE != 0 {
-        link.consumer.copy_inline(position, d.length, &mut taken.inside.0);
-        taken.lies_at(inside);
-    } else {
-        let segment = link.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-        match segment.and_then(|s| s.locate(d.slot, d.offset, d.length)) {
-            Some(there) if d.flags & FLAG_PACKED != 0 => lies_in_a_pack(taken, there, d.length, inside),
-            Some(there) => {
-                prefetch(there, (d.length as usize).min(AHEAD));
-                taken.lies_at(there);
-            }
-            None => taken.length = 0,
-        }
-    }
-    taken.sequence = d.sequence;
-    taken.flags = d.flags;
-    match link.opened {
-        Some(pack) if d.flags & FLAG_PACKED != 0 => taken.comes_in(pack),
-        _ => taken.comes_from(Origin::new(d, epoch, at, link.generation, link.trusted)),
-    }
-    if extra.is_some() {
-        taken.extra = extra;
-    }
-    RawMessage(place)
 }
 
 #[derive(Debug)]

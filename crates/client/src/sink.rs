@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use crate::error::{Code, Error, Result};
 use crate::fork;
-use crate::message::RawMessage;
+use crate::message::{Copies, CopyCounts, RawMessage};
 use crate::options::{SinkOptions, Wait};
 use crate::rx::{Rx, RxSink};
 use crate::spin::{Crowd, Spin, give_way};
@@ -44,6 +44,7 @@ pub struct Sink {
     /// See [`Sink::gives_way`]: up to [`GIVE_WAY`] yields are left, or sleeps until the next trial count down from the top.
     way: AtomicU32,
     crowd: Crowd,
+    copies: Option<Arc<Copies>>,
 }
 
 /// A message, borrowed: read it in place, then drop it to give the memory back.
@@ -81,6 +82,7 @@ impl Sink {
         session.check()?;
         let id = SinkId::random();
         let channel_id = channel.id(&session.domain(), &stream.name)?;
+        let copies = options.scattered.then(|| Arc::new(Copies::default()));
         let index = {
             let mut rx = stream.rx.visit();
             let sink = RxSink {
@@ -90,6 +92,7 @@ impl Sink {
                 flows: 0,
                 interrupt: Arc::new(AtomicU32::new(0)),
                 waker: None,
+                copies: copies.clone(),
             };
             let at = rx.sinks.iter().position(Option::is_none).unwrap_or(rx.sinks.len());
             if at == rx.sinks.len() {
@@ -107,6 +110,7 @@ impl Sink {
             forks: fork::count(),
             way: AtomicU32::new(0),
             crowd: Crowd::default(),
+            copies,
         };
         session.remember(crate::session::Endpoint::Sink {
             stream: this.stream.clone(),
@@ -143,6 +147,12 @@ impl Sink {
     #[must_use]
     pub fn id(&self) -> SinkId {
         self.id
+    }
+
+    /// What was counted of copies of its messages' payloads; all zero unless it was opened with [`SinkOptions::scattered`].
+    #[must_use]
+    pub fn copies(&self) -> CopyCounts {
+        self.copies.as_ref().map(|copies| copies.get()).unwrap_or_default()
     }
 
     #[inline]

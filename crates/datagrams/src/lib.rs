@@ -35,7 +35,7 @@ use std::time::Instant;
 
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::raw::RawDatapath;
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
 use insane_netstack::{Binding, Config, Engine, Flow, Interface, Limits, Mac, Route};
 
 use crate::outbox::Outbox;
@@ -203,6 +203,10 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         self.receive_batch(batch, place)
+    }
+
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        self.raw.lends()
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {

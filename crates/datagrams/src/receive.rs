@@ -1,11 +1,12 @@
 //! Receiving: checked where it lies, copied once.
 
+use core::ops::Range;
 use std::net::SocketAddr;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
 use insane_datapath::raw::{InPlace, RawDatapath};
-use insane_netstack::{Arrival, Received};
+use insane_netstack::{Arrival, Payload, Received};
 
 use crate::{Datagrams, Opened};
 
@@ -17,9 +18,11 @@ const LOOK: usize = 64;
 
 impl Opened {
     /// Gives a frame to the engine, and the payload of a datagram for us to `take`.
-    fn arrived(&mut self, now: u64, frame: &dyn InPlace, take: impl FnOnce(SocketAddr, &[u8])) {
+    /// With the payload comes where it lies in the frame, if it lies there alone.
+    fn arrived(&mut self, now: u64, frame: &dyn InPlace, take: impl FnOnce(SocketAddr, &[u8], Option<Range<usize>>)) {
         let Self { engine, outbox, scratch, binding, .. } = self;
-        let bytes = if frame.first().len() == frame.len() {
+        let alone = frame.first().len() == frame.len();
+        let bytes = if alone {
             frame.first()
         } else {
             // The checksum is over all of it, and the engine wants one piece: a jumbo frame costs a copy more.
@@ -30,7 +33,11 @@ impl Opened {
         if let Received::Udp(datagram) = engine.receive(now, &Arrival::new(0, bytes), outbox)
             && datagram.binding == *binding
         {
-            take(datagram.from, datagram.payload.bytes(bytes));
+            let place = match &datagram.payload {
+                Payload::Frame(range) if alone => Some(range.clone()),
+                _ => None,
+            };
+            take(datagram.from, datagram.payload.bytes(bytes), place);
         }
     }
 }
@@ -55,7 +62,7 @@ impl<R: RawDatapath> Datagrams<R> {
         let overruns = &mut self.stats.overruns;
         self.raw.receive_in_place(LOOK, &mut |frame| {
             let mut came = None;
-            opened.arrived(now, frame, |from, payload| came = Some((from, payload.to_vec())));
+            opened.arrived(now, frame, |from, payload, _| came = Some((from, payload.to_vec())));
             match came {
                 Some(came) if opened.came.len() < MOST_CAME => opened.came.push_back(came),
                 Some(_) => *overruns += 1,
@@ -68,11 +75,14 @@ impl<R: RawDatapath> Datagrams<R> {
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
+        self.raw.take_back(&mut batch.back);
         let mut report = RxReport::default();
         let now = self.now();
         let Some(opened) = &mut self.opened else { return report };
         let stats = &mut self.stats;
-        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let RxBatch { free, taken, landed, heads, limit, lend, .. } = batch;
+        // What is lent is taken, in its turn; so nothing lands.
+        let mut place = place.take().filter(|_| !*lend);
         let (limit, before) = (*limit, taken.len());
         // What was kept is older than what the device has.
         while taken.len() - before < limit
@@ -102,10 +112,12 @@ impl<R: RawDatapath> Datagrams<R> {
         }
         let left = limit - report.frames;
         let below = self.raw.receive_in_place(left, &mut |frame| {
-            opened.arrived(now, frame, |from, payload| {
+            opened.arrived(now, frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
-                if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
+                if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {
+                    taken.push(Taken { slot, len, stride: len, from });
+                } else if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
                     landed.push(one);
                     stats.placed += 1;
                 } else {

@@ -47,6 +47,7 @@ extern "C" {
 
 /* What a port can do, in insane_datapath_info.flags. */
 #define INSANE_DATAPATH_GATHERS 1u /* `send` takes payload from where it lies, and is done with it when it returns */
+#define INSANE_DATAPATH_LENDS 2u   /* received frames may be kept, and lie in memory that can be shown to others: the lend fields say where */
 
 /* One of a port's options. */
 typedef struct insane_datapath_option {
@@ -57,13 +58,21 @@ typedef struct insane_datapath_option {
 /* What a port is, once it is open. */
 typedef struct insane_datapath_info {
     uint32_t size;        /* set by the host: the bytes that the plug-in may write */
-    uint32_t flags;       /* INSANE_DATAPATH_GATHERS */
+    uint32_t flags;       /* INSANE_DATAPATH_GATHERS, INSANE_DATAPATH_LENDS */
     uint32_t max_frame;   /* the largest frame in bytes, with its Ethernet header of 14: 64 to 65535 */
     uint32_t burst;       /* frames that one `send` does best with: 1 to INSANE_DATAPATH_BURST */
     uint32_t gather_from; /* payload shorter than this is better copied than gathered; bytes */
     int32_t wake_fd;      /* to be waited on for reading after `arm`; -1 if there is no way but polling. Stays the plug-in's. */
     uint8_t address[6];   /* its MAC address */
     uint8_t reserved[2];  /* zero */
+    /* With INSANE_DATAPATH_LENDS: every received frame lies in one slot of this memory. The host may keep up to `lend_most` of them
+     * for as long as it likes, and show the memory to other processes, which map it read-only: so frames lie there and nothing else.
+     * What it still keeps at `close` does not come back by `release`, and the memory stays mapped. */
+    int32_t lend_fd;            /* a memfd sealed against all writing but by what is mapped already; stays the plug-in's */
+    uint32_t lend_stride;       /* bytes from one slot to the next: a power of two, 2048 or more */
+    uint32_t lend_slots;        /* how many slots */
+    uint32_t lend_most;         /* leaves enough to receive into: less than lend_slots */
+    const uint8_t *lend_memory; /* where it is mapped here */
 } insane_datapath_info;
 
 /* What a port has counted since it was opened. */

@@ -25,6 +25,9 @@ pub const POLL: i32 = 2;
 /// `send` takes payload from where it lies, and is done with it when it returns.
 pub const GATHERS: u32 = 1;
 
+/// Received frames may be kept, and lie in memory that can be shown to others.
+pub const LENDS: u32 = 2;
+
 /// `insane_datapath_option`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +40,11 @@ pub struct Choice {
 
 /// `insane_datapath_info`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Info {
     /// The bytes that the plug-in may write.
     pub size: u32,
-    /// [`GATHERS`].
+    /// [`GATHERS`], [`LENDS`].
     pub flags: u32,
     /// The largest frame in bytes.
     pub max_frame: u32,
@@ -55,6 +58,37 @@ pub struct Info {
     pub address: [u8; 6],
     /// Zero.
     pub reserved: [u8; 2],
+    /// The memory that received frames lie in, or -1.
+    pub lend_fd: i32,
+    /// Bytes from one of its slots to the next.
+    pub lend_stride: u32,
+    /// How many slots.
+    pub lend_slots: u32,
+    /// The most frames that are kept at a time.
+    pub lend_most: u32,
+    /// Where it is mapped.
+    pub lend_memory: *const u8,
+}
+
+impl Default for Info {
+    /// Nothing, and no descriptors.
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>() as u32,
+            flags: 0,
+            max_frame: 0,
+            burst: 0,
+            gather_from: 0,
+            wake_fd: -1,
+            address: [0; 6],
+            reserved: [0; 2],
+            lend_fd: -1,
+            lend_stride: 0,
+            lend_slots: 0,
+            lend_most: 0,
+            lend_memory: core::ptr::null(),
+        }
+    }
 }
 
 /// `insane_datapath_stats`.

@@ -7,7 +7,8 @@
 //!
 //! Layer: beside the datapaths' contract, below it. A port belongs to one thread at a time, as every datapath. What an object
 //! returns as an error ends the port: frames that were to be sent fail, [`PluginDatapath::fault`] says why, and it may be opened
-//! again. `unsafe` is in `load` and `port`, with the invariants at their heads.
+//! again. `unsafe` is in `load` and `port`, with the invariants at their heads, and in one line of
+//! `receive`.
 //!
 //! ```
 //! use insane_datapath_plugin::Plugin;
@@ -25,12 +26,14 @@ mod transmit;
 
 pub use load::{LoadError, Plugin};
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
+use insane_datapath::memory::Slot;
 use insane_datapath::raw::{Front, InPlace, RawDatapath};
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Lendable, Stats};
 
 use crate::load::{Handle, Options};
 use crate::port::{Arrived, Built, ETHERNET, Fault, Info, Port, Room};
@@ -59,7 +62,13 @@ struct Opened {
     held: VecDeque<Arrived>,
     /// To be released together.
     done: Vec<Handle>,
+    /// Those that are lent, by their slot, and the number of this opening among all of this process.
+    lent: HashMap<u32, Handle>,
+    number: u64,
 }
+
+/// The number of the next opening.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 // SAFETY: handles are names; what they stand for goes with them (INV-PLUG-2, INV-PLUG-3).
 unsafe impl Send for Opened {}
@@ -127,7 +136,9 @@ impl Datapath for PluginDatapath {
             let info = self.port.open()?;
             (self.stats, self.fault) = (Stats::default(), None);
             let (spare, built, held, done) = (Vec::new(), Vec::new(), VecDeque::new(), Vec::new());
-            self.opened = Some(Opened { info, spare, built, held, done });
+            // Relaxed: a number that is used once, and no more.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            self.opened = Some(Opened { info, spare, built, held, done, lent: HashMap::new(), number });
         }
         Ok(())
     }
@@ -150,6 +161,17 @@ impl Datapath for PluginDatapath {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         self.receive_batch(batch, place)
+    }
+
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        let lends = self.opened.as_ref().and_then(|opened| opened.info.lends.as_ref());
+        let one = lends.map(|lends| Lendable {
+            memory: lends.memory.as_fd(),
+            stride: lends.stride.into(),
+            slots: lends.slots,
+            most: lends.most,
+        });
+        one.into_iter().collect()
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -201,6 +223,10 @@ impl RawDatapath for PluginDatapath {
 
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
         self.receive_while(limit, see)
+    }
+
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        self.take_back_lent(lent);
     }
 }
 

@@ -7,13 +7,15 @@
 //! - `INV-PLUG-4` `send` reads no payload after it has returned.
 //! - `INV-PLUG-5` Room and arrived frames do not outlive the time that the port is open: they are values of this crate alone,
 //!   which [`crate::PluginDatapath`] gives back before it closes.
+//! - `INV-PLUG-6` What is lent ([`Arrived::lend`]) stays as it is, and mapped, until it is released, or for as long as the process
+//!   lives if the port is closed before.
 
 use core::ptr::NonNull;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use insane_datapath::DatapathError;
-use insane_datapath::memory::Piece;
+use insane_datapath::memory::{Lent, Piece, Slot};
 
 use crate::abi::{self, BURST};
 use crate::load::{Handle, Loaded, Options, text};
@@ -84,6 +86,18 @@ impl Arrived {
     pub(crate) const fn handle(&self) -> Handle {
         self.handle
     }
+
+    /// A slot over a range of it, to be kept; `number` is what the port was opened as.
+    ///
+    /// # Safety
+    /// The frame is not released before the slot is gone, and never once the port was closed.
+    pub(crate) unsafe fn lend(&self, lends: &Lends, number: u64, range: core::ops::Range<usize>) -> Option<Slot> {
+        let bytes = self.bytes().get(range)?;
+        let (slot, offset) = lends.find(bytes)?;
+        let place = Lent { memory: 0, slot, offset };
+        // SAFETY: INV-PLUG-3 and INV-PLUG-6 with the caller's promise.
+        Some(unsafe { Slot::lent(number, place, NonNull::from(bytes).cast(), bytes.len()) })
+    }
 }
 
 /// What a port is, once it is open: checked.
@@ -96,6 +110,30 @@ pub(crate) struct Info {
     pub(crate) address: [u8; 6],
     /// A duplicate of the plug-in's, so that it stays what it is.
     pub(crate) wake: Option<OwnedFd>,
+    /// Where received frames lie, if they may be kept.
+    pub(crate) lends: Option<Lends>,
+}
+
+/// Memory that received frames lie in and that may be shown to others.
+#[derive(Debug)]
+pub(crate) struct Lends {
+    /// A duplicate of the plug-in's.
+    pub(crate) memory: OwnedFd,
+    pub(crate) stride: u32,
+    pub(crate) slots: u32,
+    pub(crate) most: u32,
+    /// Its first byte's address: compared, never read by.
+    base: usize,
+}
+
+impl Lends {
+    /// The slot that bytes lie in, and where in it they begin; `None` if they do not lie in one.
+    fn find(&self, bytes: &[u8]) -> Option<(u32, u32)> {
+        let at = bytes.as_ptr().addr().checked_sub(self.base)?;
+        let (slot, offset) = (at / self.stride as usize, at % self.stride as usize);
+        let there = slot < self.slots as usize && offset + bytes.len() <= self.stride as usize;
+        there.then(|| (u32::try_from(slot).unwrap_or(u32::MAX), u32::try_from(offset).unwrap_or(u32::MAX)))
+    }
 }
 
 /// What became of frames that were to be sent.
@@ -157,7 +195,7 @@ impl Port {
 
     pub(crate) fn open(&mut self) -> Result<Info, DatapathError> {
         let unavailable = |reason| DatapathError::Unavailable { technology: &self.plugin.name, reason };
-        let mut info = abi::Info { size: size_of::<abi::Info>() as u32, wake_fd: -1, ..abi::Info::default() };
+        let mut info = abi::Info::default();
         let mut result = 0;
         let why = text(|error, capacity| {
             // SAFETY: INV-PLUG-1; info and the room for the reason outlive the call.
@@ -325,7 +363,9 @@ fn check(info: &abi::Info) -> Result<Info, Fault> {
             Some(rustix::io::fcntl_dupfd_cloexec(plugins, 0).map_err(|e| format!("its descriptor {fd}: {e}"))?)
         }
     };
+    let lends = if info.flags & abi::LENDS == 0 { None } else { Some(check_lending(info)?) };
     Ok(Info {
+        lends,
         gathers: info.flags & abi::GATHERS != 0,
         max_frame,
         burst,
@@ -333,4 +373,18 @@ fn check(info: &abi::Info) -> Result<Info, Fault> {
         address: info.address,
         wake,
     })
+}
+
+/// What is wrong with the memory that frames are to be lent out of, or what it is.
+fn check_lending(info: &abi::Info) -> Result<Lends, Fault> {
+    let (stride, slots, most) = (info.lend_stride, info.lend_slots, info.lend_most);
+    let fits = stride.is_power_of_two() && stride >= 2048 && u64::from(stride) * u64::from(slots) <= 1 << 40;
+    if !fits || most >= slots || info.lend_memory.is_null() || info.lend_fd < 0 {
+        return Err(format!("it lends {most} of {slots} slots of {stride} bytes by the descriptor {}", info.lend_fd));
+    }
+    // SAFETY: as for the descriptor to wait on.
+    let plugins = unsafe { BorrowedFd::borrow_raw(info.lend_fd) };
+    let memory = rustix::io::fcntl_dupfd_cloexec(plugins, 0)
+        .map_err(|e| format!("its memory's descriptor {}: {e}", info.lend_fd))?;
+    Ok(Lends { memory, stride, slots, most, base: info.lend_memory.addr() })
 }

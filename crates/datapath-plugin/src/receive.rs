@@ -1,21 +1,45 @@
 //! Receiving: shown where it lies, or copied once to where it belongs.
 
+use core::cell::Cell;
 use core::ops::Range;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::memory::Slot;
 use insane_datapath::raw::InPlace;
 
 use crate::PluginDatapath;
-use crate::port::Arrived;
+use crate::port::{Arrived, Lends};
 
-impl InPlace for Arrived {
+/// A frame that is shown.
+struct Seen<'a> {
+    arrived: &'a Arrived,
+    /// What it may be lent out of, and what the port was opened as.
+    lends: Option<(&'a Lends, u64)>,
+    lent: Cell<Option<u32>>,
+}
+
+impl Seen<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.arrived.bytes()
+    }
+}
+
+impl InPlace for Seen<'_> {
     fn len(&self) -> usize {
         self.bytes().len()
     }
 
     fn first(&self) -> &[u8] {
         self.bytes()
+    }
+
+    fn lend(&self, range: Range<usize>) -> Option<Slot> {
+        let (lends, number) = self.lends.filter(|_| self.lent.get().is_none())?;
+        // SAFETY: who shows it keeps its handle until the slot comes back, or gives it up when the port is closed.
+        let slot = unsafe { self.arrived.lend(lends, number, range)? };
+        self.lent.set(slot.place().map(|place| place.slot));
+        Some(slot)
     }
 
     fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
@@ -46,7 +70,7 @@ impl PluginDatapath {
         &mut self,
         limit: usize,
         mut ready: impl FnMut() -> bool,
-        mut see: impl FnMut(&Arrived) -> Shown,
+        mut see: impl FnMut(&Seen<'_>) -> Shown,
     ) -> RxReport {
         let mut report = RxReport::default();
         self.flush();
@@ -61,7 +85,11 @@ impl PluginDatapath {
             }
             let Some(arrived) = opened.held.pop_front() else { break };
             seen += 1;
-            let shown = see(&arrived);
+            let lends = opened.info.lends.as_ref().filter(|lends| opened.lent.len() < lends.most as usize);
+            let lends = lends.map(|lends| (lends, opened.number));
+            let seen_frame = Seen { arrived: &arrived, lends, lent: Cell::new(None) };
+            let shown = see(&seen_frame);
+            let lent = seen_frame.lent.get();
             goes_on = matches!(shown, Shown::Taken | Shown::Spoiled) && fault.is_none();
             if matches!(shown, Shown::Spoiled) {
                 self.stats.spoiled += 1;
@@ -70,7 +98,10 @@ impl PluginDatapath {
                 self.stats.received_frames += 1;
                 self.stats.received_bytes += arrived.bytes().len() as u64;
             }
-            opened.done.push(arrived.handle());
+            match lent {
+                Some(place) => drop(opened.lent.insert(place, arrived.handle())),
+                None => opened.done.push(arrived.handle()),
+            }
         }
         self.port.release(&mut opened.done);
         report.more = !opened.held.is_empty() || (seen > 0 && seen == limit);
@@ -80,10 +111,22 @@ impl PluginDatapath {
         report
     }
 
+    /// Takes back what was lent; what was lent by others, or before it was opened anew, is let go of.
+    pub(crate) fn take_back_lent(&mut self, lent: &mut Vec<Slot>) {
+        let Some(opened) = &mut self.opened else { return lent.clear() };
+        for slot in lent.drain(..) {
+            if let Some(place) = slot.place().filter(|_| slot.id() == opened.number) {
+                drop(slot);
+                opened.done.extend(opened.lent.remove(&place.slot));
+            }
+        }
+        self.port.release(&mut opened.done);
+    }
+
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
-        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let RxBatch { free, taken, landed, heads, limit, .. } = batch;
         let (limit, mut placed) = (*limit, 0);
         // A frame is looked at only when there is a slot for it: once shown it cannot go back.
         let free = core::cell::RefCell::new(free);

@@ -18,7 +18,8 @@ fn expected() -> String {
     }
     layout! {
         "option" Choice { key, value }
-        "info" Info { size, flags, max_frame, burst, gather_from, wake_fd, address, reserved }
+        "info" Info { size, flags, max_frame, burst, gather_from, wake_fd, address, reserved, lend_fd, lend_stride, lend_slots,
+            lend_most, lend_memory }
         "stats" Stats { size, reserved, overruns, dropped, calls }
         "buffer" Buffer { handle, data, capacity, reserved }
         "outgoing" Outgoing { handle, length, payload_length, payload }
@@ -29,7 +30,7 @@ fn expected() -> String {
     }
     text += &format!("ABI {}\nBURST {}\n", abi::ABI, abi::BURST);
     text += &format!("DOWN {}\nFAILED {}\nSLEEP {}\nREADY {}\n", abi::DOWN, abi::FAILED, abi::SLEEP, abi::READY);
-    text + &format!("POLL {}\nGATHERS {}\n", abi::POLL, abi::GATHERS)
+    text + &format!("POLL {}\nGATHERS {}\nLENDS {}\n", abi::POLL, abi::GATHERS, abi::LENDS)
 }
 
 #[test]

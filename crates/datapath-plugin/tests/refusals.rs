@@ -100,6 +100,11 @@ fn what_cannot_be_opened_says_why() {
         ("GROUP_ADDRESS", "its address is not a station's"),
         ("BAD_FD", "its descriptor 999999: "),
         ("NEGATIVE_FD", "its descriptor is -7"),
+        ("LEND_NO_FD", "it lends 32 of 64 slots of 2048 bytes by the descriptor -1"),
+        ("LEND_BAD_FD", "its memory's descriptor 999999: "),
+        ("LEND_STRIDE", "it lends 32 of 64 slots of 3000 bytes"),
+        ("LEND_ALL", "it lends 64 of 64 slots"),
+        ("LEND_NOWHERE", "it lends 32 of 64 slots of 2048 bytes"),
     ] {
         let mut port = bad(&folder, fault).unwrap().port(&[]).unwrap();
         let error = port.open().expect_err(fault).to_string();

@@ -259,12 +259,33 @@ pub struct RxBatch {
     pub heads: Vec<u8>,
     /// The most pieces of one call.
     pub limit: usize,
+    /// Whether what is received may be lent where it lies rather than copied, by a technology that can
+    /// ([`crate::Datapath::lends`]): it is then taken, in its turn, in a slot with a [`crate::memory::Slot::place`], and nothing lands.
+    pub lend: bool,
+    /// Lent slots that nobody needs any more: the next call takes them back.
+    pub back: Vec<Slot>,
+}
+
+impl RxBatch {
+    /// Gives back the slot of something that was taken.
+    #[inline]
+    pub fn give_back(&mut self, slot: Slot) {
+        if slot.place().is_some() { self.back.push(slot) } else { self.free.push(slot) }
+    }
 }
 
 impl Default for RxBatch {
     /// No slots, at most 16 pieces a call.
     fn default() -> Self {
-        Self { free: Vec::new(), taken: Vec::new(), landed: Vec::new(), heads: Vec::new(), limit: 16 }
+        Self {
+            free: Vec::new(),
+            taken: Vec::new(),
+            landed: Vec::new(),
+            heads: Vec::new(),
+            limit: 16,
+            lend: false,
+            back: Vec::new(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -215,6 +215,10 @@ impl<D: Datapath> Datapath for Faulty<D> {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         self.inner.receive(batch, place)
+    }
+
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        self.inner.lends()
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {

@@ -175,6 +175,20 @@ pub struct Stats {
     pub calls: u64,
 }
 
+/// Memory that a datapath receives into and may lend slots of, where they lie.
+#[derive(Debug, Clone, Copy)]
+pub struct Lendable<'a> {
+    /// A sealed memfd that other processes can map read-only; the datapath and its device alone write it. It also holds what was
+    /// received for others: to be shown to those only who may see all that comes by this datapath.
+    pub memory: BorrowedFd<'a>,
+    /// Bytes from one slot to the next: a power of two.
+    pub stride: u64,
+    /// How many slots.
+    pub slots: u32,
+    /// The most of them that are lent at a time, so that enough are left to receive into.
+    pub most: u32,
+}
+
 /// One network technology, opened on one address or port.
 ///
 /// `transmit` and `receive` are one dynamic call per batch, whatever is in it, and never wait: batching is with what is
@@ -204,6 +218,11 @@ pub trait Datapath: Send {
 
     /// Receives what is there, up to the batch's limit, into its free slots or where `place` says.
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport;
+
+    /// The memories that it may lend received slots of while it is open; most technologies have none.
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        Vec::new()
+    }
 
     /// A descriptor to wait on for reading after [`Datapath::arm`]; `None` if there is no way but polling.
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -245,6 +264,10 @@ impl<D: Datapath + ?Sized> Datapath for Box<D> {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         (**self).receive(batch, place)
+    }
+
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        (**self).lends()
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {

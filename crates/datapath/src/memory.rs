@@ -9,21 +9,37 @@
 //!   value exists. Whoever made it with [`Slot::from_raw`] promised so; [`Slot::owned`] allocates it.
 //! - `INV-MEM-2` The memory of a piece stays mapped until its frame has an outcome (and is done, with
 //!   [`crate::Foreign::InPlace`]). Whoever made it with [`Piece::from_raw`] promised so; [`Piece::of`] borrows it.
+//! - `INV-MEM-3` The memory of a lent slot is mapped and written by nobody for as long as the value exists; this process only
+//!   reads it. Whoever made it with [`Slot::lent`] promised so.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Memory to receive into.
+/// Memory to receive into, or with something received that the technology lends.
 #[derive(Debug)]
 pub struct Slot {
     id: u64,
     base: NonNull<u8>,
     len: usize,
     owned: bool,
+    lent: Option<Lent>,
 }
 
-// SAFETY: INV-MEM-1, the value alone gives access to the memory, wherever it goes.
+// SAFETY: INV-MEM-1 and INV-MEM-3, the value alone gives access to the memory, wherever it goes.
 unsafe impl Send for Slot {}
+// SAFETY: as above; a shared one only reads.
+unsafe impl Sync for Slot {}
+
+/// Where the memory of a lent slot lies, for those who map what it is lent out of ([`crate::Lendable`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lent {
+    /// Which of the technology's memories: its place in what [`crate::Datapath::lends`] says.
+    pub memory: u16,
+    /// Which of its slots.
+    pub slot: u32,
+    /// Where in that it begins, in bytes.
+    pub offset: u32,
+}
 
 impl Slot {
     /// A slot over memory of the caller's; `id` is the caller's name for it.
@@ -33,14 +49,41 @@ impl Slot {
     /// process reads or writes there while it exists. Other processes may read.
     #[must_use]
     pub unsafe fn from_raw(id: u64, base: NonNull<u8>, len: usize) -> Self {
-        Self { id, base, len, owned: false }
+        Self { id, base, len, owned: false, lent: None }
     }
 
     /// A slot over memory that is allocated with it and goes with it.
     #[must_use]
     pub fn owned(id: u64, len: usize) -> Self {
         let memory = Box::leak(vec![0u8; len].into_boxed_slice());
-        Self { id, base: NonNull::from(&mut *memory).cast(), len, owned: true }
+        Self { id, base: NonNull::from(&mut *memory).cast(), len, owned: true, lent: None }
+    }
+
+    /// A slot over memory that a technology has received into and lends: it is read only, and to be given back by
+    /// [`crate::batch::RxBatch::give_back`]. `id` is the technology's name for what it was opened as.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `len` bytes until the value is dropped, and nobody writes there while it exists.
+    #[must_use]
+    pub unsafe fn lent(id: u64, place: Lent, base: NonNull<u8>, len: usize) -> Self {
+        Self { id, base, len, owned: false, lent: Some(place) }
+    }
+
+    /// A slot that is as one that is lent, over memory that is allocated with it and goes with it: for those who try what becomes of
+    /// lent ones.
+    #[must_use]
+    pub fn as_lent(id: u64, place: Lent, bytes: &[u8]) -> Self {
+        let mut slot = Self::owned(id, bytes.len());
+        slot.bytes_mut().copy_from_slice(bytes);
+        slot.lent = Some(place);
+        slot
+    }
+
+    /// Where it lies, if it is lent.
+    #[inline]
+    #[must_use]
+    pub const fn place(&self) -> Option<Lent> {
+        self.lent
     }
 
     /// The caller's name for it.
@@ -65,14 +108,17 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: INV-MEM-1.
+        // SAFETY: INV-MEM-1, INV-MEM-3.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to be written.
+    /// Its bytes, to be written; none if it is lent.
     #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.lent.is_some() {
+            return &mut [];
+        }
         // SAFETY: INV-MEM-1, and `&mut self` is the only way in.
         unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
@@ -176,5 +222,14 @@ mod tests {
         raw.bytes_mut()[7] = 9;
         drop(raw);
         assert_eq!(memory[7], 9);
+    }
+
+    #[test]
+    fn what_is_lent_is_not_written() {
+        let memory = [7u8; 8];
+        let place = Lent { memory: 1, slot: 2, offset: 3 };
+        // SAFETY: `memory` outlives the slot, and nobody writes to it.
+        let mut slot = unsafe { Slot::lent(4, place, NonNull::from(&memory).cast(), 8) };
+        assert_eq!((slot.bytes_mut().len(), slot.bytes(), slot.place()), (0, &memory[..], Some(place)));
     }
 }

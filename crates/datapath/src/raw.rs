@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use crate::Datapath;
 use crate::batch::{Outcome, RxReport, TxBatch, TxFrame, TxReport};
+use crate::memory::Slot;
 
 /// A datapath with [`crate::Capabilities::needs_packet_engine`]. As [`Datapath`], it belongs to one thread at a time, and no
 /// call here waits.
@@ -16,6 +17,11 @@ pub trait RawDatapath: Datapath {
     /// Shows up to `limit` received frames where they lie, in order for each queue, until `see` says `false`: that was then the
     /// last. Each one's memory is the technology's again when `see` returns.
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport;
+
+    /// Takes back what was lent by [`InPlace::lend`]; anything else is let go of.
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        lent.clear();
+    }
 }
 
 /// A received frame where it lies: in memory that no client can write.
@@ -33,6 +39,12 @@ pub trait InPlace {
 
     /// Copies a range of it to the beginning of `out`; says how many bytes there were.
     fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize;
+
+    /// Lends a range of it: its memory is then the technology's again when the slot has been taken back
+    /// ([`RawDatapath::take_back`]). `None` if it cannot be lent, or too much is lent already.
+    fn lend(&self, _range: Range<usize>) -> Option<Slot> {
+        None
+    }
 }
 
 /// Shows bytes piece by piece, in order, to whom it is given.

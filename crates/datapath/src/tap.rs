@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
+use crate::memory::Slot;
 use crate::pcapng::{self, Direction};
 use crate::raw::{Body, Front, InPlace, RawDatapath};
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
 
 /// Frames that were seen while a capture was on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -445,6 +446,10 @@ impl<D: Datapath> Datapath for Tap<D> {
         report
     }
 
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        self.inner.lends()
+    }
+
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
         self.inner.wake_handle()
     }
@@ -514,5 +519,9 @@ impl<D: RawDatapath> RawDatapath for Tap<D> {
         });
         recorder.finish(&self.shared);
         report
+    }
+
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        self.inner.take_back(lent);
     }
 }

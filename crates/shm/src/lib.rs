@@ -15,6 +15,7 @@
 //! | [`link`] | the producing and the consuming end |
 //! | [`wait`] | sleeping and waking |
 //! | [`pack`] | several small messages in one slot |
+//! | [`scatter`] | one large message in several slots |
 //! | [`slab`] | the owner's slots and who holds them |
 //! | [`segment`] | segments: created, sealed, checked, mapped |
 //! | [`counters`] | counts that survive the process that counts |
@@ -45,6 +46,7 @@ pub mod memory;
 pub mod mutate;
 pub mod pack;
 pub mod ring;
+pub mod scatter;
 pub mod segment;
 pub mod slab;
 pub mod socket;

@@ -28,7 +28,9 @@ mod producer;
 
 pub use consumer::{Consumer, Delivery, Small};
 pub use descriptor::{Broken, Descriptor, Fate, Returned, later_join};
-pub use descriptor::{FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_MORE, FLAG_PACKED, FLAG_TIMESTAMP, FLAG_WIDE};
+pub use descriptor::{
+    FLAG_COPIED, FLAG_INLINE, FLAG_LAUNCH_TIME, FLAG_MORE, FLAG_PACKED, FLAG_SCATTERED, FLAG_TIMESTAMP, FLAG_WIDE,
+};
 pub use producer::Producer;
 
 use crate::ring::Block;

@@ -133,6 +133,16 @@ impl Backing for SharedMemory {
 /// # Errors
 /// [`ShmError::NotSealed`], [`ShmError::WrongSize`], [`ShmError::Limit`] or [`ShmError::System`]; nothing is mapped then.
 pub fn map_peer(fd: BorrowedFd<'_>, needs: u64, limit: u64) -> Result<Mapping, ShmError> {
+    let size = check_sealed(fd, needs, limit)?;
+    let len = usize::try_from(size).map_err(|_| ShmError::WrongSize { has: size, needs })?;
+    Mapping::new(fd, len, ProtFlags::READ, false)
+}
+
+/// Checks what [`map_peer`] checks; the size of the memory in bytes.
+///
+/// # Errors
+/// As [`map_peer`].
+pub fn check_sealed(fd: BorrowedFd<'_>, needs: u64, limit: u64) -> Result<u64, ShmError> {
     let has = rustix::fs::fcntl_get_seals(fd).map_err(ShmError::system("F_GET_SEALS"))?;
     if !has.contains(REQUIRED_SEALS) {
         return Err(ShmError::NotSealed { has: has.bits(), needs: REQUIRED_SEALS.bits() });
@@ -147,8 +157,7 @@ pub fn map_peer(fd: BorrowedFd<'_>, needs: u64, limit: u64) -> Result<Mapping, S
     if size < needs || size == 0 || ![PAGE as u64, HUGE_PAGE as u64].contains(&page) || !size.is_multiple_of(page) {
         return Err(ShmError::WrongSize { has: size, needs });
     }
-    let len = usize::try_from(size).map_err(|_| ShmError::WrongSize { has: size, needs })?;
-    Mapping::new(fd, len, ProtFlags::READ, false)
+    Ok(size)
 }
 
 /// Heap memory of one process, for models, fuzzing and property tests.

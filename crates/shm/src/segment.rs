@@ -8,8 +8,8 @@
 //!   here gives out a reference to them.
 
 use crate::ShmError;
-use crate::memory::{Backing, Mapping, SharedMemory, map_peer};
-use rustix::fd::BorrowedFd;
+use crate::memory::{Backing, Mapping, SharedMemory, check_sealed, map_peer};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -59,8 +59,15 @@ impl Geometry {
 /// A segment of this process.
 #[derive(Debug)]
 pub struct Segment {
-    memory: SharedMemory,
+    memory: Memory,
     geometry: Geometry,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(SharedMemory),
+    /// A device's: others write it, and this process passes it on.
+    Lent(OwnedFd, u64),
 }
 
 impl Segment {
@@ -75,7 +82,22 @@ impl Segment {
             limit: usize::MAX as u64,
         })?;
         crate::steps::reach(crate::steps::Step::Grow);
-        Ok(Self { memory: SharedMemory::create("insane-segment", len, huge, true)?, geometry })
+        Ok(Self { memory: Memory::Own(SharedMemory::create("insane-segment", len, huge, true)?), geometry })
+    }
+
+    /// A segment over sealed memory that a device receives into, to be shown to peers: its slots are not this process's to write.
+    ///
+    /// # Errors
+    /// As [`map_peer`], of memory that is not sealed or too small; nothing is mapped.
+    pub fn lent(fd: OwnedFd, geometry: Geometry) -> Result<Self, ShmError> {
+        let bytes = check_sealed(fd.as_fd(), geometry.bytes(), u64::MAX)?;
+        Ok(Self { memory: Memory::Lent(fd, bytes), geometry })
+    }
+
+    /// Whether it is a device's.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Lent(..))
     }
 
     /// How it is cut.
@@ -87,26 +109,33 @@ impl Segment {
     /// The bytes of the memory, which is `geometry().bytes()` rounded up to pages.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.memory.len() as u64
+        match &self.memory {
+            Memory::Own(memory) => memory.len() as u64,
+            Memory::Lent(_, bytes) => *bytes,
+        }
     }
 
     /// The descriptor for peers.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.memory.fd()
+        match &self.memory {
+            Memory::Own(memory) => memory.fd(),
+            Memory::Lent(fd, _) => fd.as_fd(),
+        }
     }
 
     /// The first byte of a slot, writable by this process.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If there is no such slot, or the segment is a device's.
     #[inline]
     #[must_use]
     pub fn slot(&self, slot: u32) -> NonNull<u8> {
         assert!(slot < self.geometry.slots);
+        let Memory::Own(memory) = &self.memory else { panic!("a device's segment is not written here") };
         let offset = usize::try_from(self.geometry.stride * u64::from(slot)).unwrap_or(0);
         // SAFETY: INV-SEG-1.
-        unsafe { self.memory.base().add(offset) }
+        unsafe { memory.base().add(offset) }
     }
 }
 

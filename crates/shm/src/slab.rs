@@ -98,6 +98,31 @@ impl Slab {
     /// # Errors
     /// [`ShmError::Limit`] when there are [`MAX_SEGMENTS`] numbers already.
     pub fn add(&mut self, segment: Arc<Segment>, usable: impl Fn(u16) -> bool) -> Result<u16, ShmError> {
+        let number = self.number(usable)?;
+        let geometry = segment.geometry();
+        let class = class_of(geometry.stride).unwrap_or(0);
+        // The lowest slot ends on top of the stack, so that fresh memory is used in order.
+        self.free[class].extend((0..geometry.slots).rev().map(|slot| SlotId { segment: number, slot }));
+        self.bytes += segment.bytes();
+        let holds = vec![0; geometry.slots as usize].into_boxed_slice();
+        self.parts[usize::from(number)] = Part { segment: Some(segment), holds, used: 0 };
+        Ok(number)
+    }
+
+    /// Adds a device's segment ([`Segment::lent`]) and returns its number. Its slots are on no free list and have no holds: whoever
+    /// lends them counts. It is not among [`Self::bytes`] and is never given back.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn add_lent(&mut self, segment: Arc<Segment>, usable: impl Fn(u16) -> bool) -> Result<u16, ShmError> {
+        let number = self.number(usable)?;
+        // In use for ever, by whoever lends it.
+        self.parts[usize::from(number)] = Part { segment: Some(segment), holds: Box::default(), used: 1 };
+        Ok(number)
+    }
+
+    /// A number for a segment.
+    fn number(&mut self, usable: impl Fn(u16) -> bool) -> Result<u16, ShmError> {
         let given_back = self.parts.iter().enumerate().filter(|(_, p)| p.segment.is_none());
         let given_back = given_back.map(|(n, _)| n).find(|n| usable(u16::try_from(*n).unwrap_or(u16::MAX)));
         let at = given_back.unwrap_or(self.parts.len());
@@ -111,15 +136,7 @@ impl Slab {
         if at == self.parts.len() {
             self.parts.push(Part::default());
         }
-        let number = u16::try_from(at).unwrap_or(u16::MAX);
-        let geometry = segment.geometry();
-        let class = class_of(geometry.stride).unwrap_or(0);
-        // The lowest slot ends on top of the stack, so that fresh memory is used in order.
-        self.free[class].extend((0..geometry.slots).rev().map(|slot| SlotId { segment: number, slot }));
-        self.bytes += segment.bytes();
-        let holds = vec![0; geometry.slots as usize].into_boxed_slice();
-        self.parts[at] = Part { segment: Some(segment), holds, used: 0 };
-        Ok(number)
+        Ok(u16::try_from(at).unwrap_or(u16::MAX))
     }
 
     /// The segments and their numbers.
@@ -277,7 +294,7 @@ impl Slab {
     /// How many slots are not free.
     #[must_use]
     pub fn in_use(&self) -> u64 {
-        self.parts.iter().map(|p| u64::from(p.used)).sum()
+        self.parts.iter().filter(|p| !p.holds.is_empty()).map(|p| u64::from(p.used)).sum()
     }
 
     /// The holds on one slot.
@@ -342,11 +359,15 @@ pub struct News {
 }
 
 impl Told {
-    /// What the consumer does not know yet. It counts as told.
-    pub fn news(&mut self, slab: &Slab, producer: &Producer) -> News {
+    /// What the consumer does not know yet, with or without devices' segments. It counts as told.
+    pub fn news(&mut self, slab: &Slab, producer: &Producer, with_lent: bool) -> News {
         let gone = std::mem::take(&mut self.gone);
         let known = |n: u16| producer.is_mapped(n) || self.asked.contains(&(n, true));
-        let new: Vec<_> = slab.segments().filter(|(n, _)| !known(*n)).map(|(n, s)| (n, s.clone())).collect();
+        let new: Vec<_> = slab
+            .segments()
+            .filter(|(n, s)| !known(*n) && (with_lent || !s.is_lent()))
+            .map(|(n, s)| (n, s.clone()))
+            .collect();
         self.asked.extend(new.iter().map(|(n, _)| (*n, true)));
         News { gone, new }
     }

@@ -38,7 +38,7 @@ impl Link {
     }
 
     fn tell(&mut self, slab: &Slab) {
-        let News { gone, new } = self.told.news(slab, &self.producer);
+        let News { gone, new } = self.told.news(slab, &self.producer, true);
         self.to_consumer.extend(gone.into_iter().map(Said::Remove));
         self.to_consumer.extend(new.into_iter().map(|(n, s)| Said::Add(n, s.geometry())));
     }
@@ -231,11 +231,11 @@ fn answers_out_of_order_are_refused() {
     for _ in 0..2 {
         slab.add(segment(256, 4), |_| true).unwrap();
     }
-    assert_eq!(told.news(&slab, &producer).new.len(), 2);
+    assert_eq!(told.news(&slab, &producer, true).new.len(), 2);
     assert!(told.answered(1, &slab, &mut producer).is_err());
     assert!(told.answered(0, &slab, &mut producer).is_ok());
     assert!(told.answered(0, &slab, &mut producer).is_err(), "twice");
     assert!(told.answered(70_000, &slab, &mut producer).is_err());
     assert!(told.answered(1, &slab, &mut producer).is_ok());
-    assert!(told.news(&slab, &producer).new.is_empty(), "all is known");
+    assert!(told.news(&slab, &producer, true).new.is_empty(), "all is known");
 }

@@ -180,6 +180,9 @@ pub struct FlowOpened {
     /// Which of the sinks it is that joined this source on this link, from 1. Descriptors say how many of them the source knew.
     #[prost(uint32, tag = "5")]
     pub join: u32,
+    /// The sink takes a message as the list of the slots in which its pieces arrived, where the producer has it so.
+    #[prost(bool, tag = "6")]
+    pub scattered: bool,
 }
 
 /// A flow by its ends.

@@ -53,7 +53,7 @@ fn what_was_published_before_the_bell_came_rings_it() {
     say(
         &socket,
         link,
-        Body::FlowOpened(peer::FlowOpened { source: flow.source, sink, cell: 0, cursor: 0, join: 1 }),
+        Body::FlowOpened(peer::FlowOpened { source: flow.source, sink, cell: 0, cursor: 0, join: 1, scattered: false }),
         &[],
     )
     .unwrap();

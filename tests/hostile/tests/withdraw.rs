@@ -1,9 +1,11 @@
-//! A source that takes segments away which its sink still reads, or speaks of those that it took away.
+//! A source that takes segments away which its sink still reads, or speaks of those that it took away, or that lists places of a
+//! message's pieces which are not there.
 
 use insane::{Event, Qos, Session, Sink};
-use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
+use insane_shm::link::{DeliveryBlock, Descriptor, FLAG_SCATTERED, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
+use insane_shm::scatter::{Place, bytes_for, write};
 use insane_shm::segment::{Geometry, Segment};
 use insane_tests_host::{Host, Watchdog, reconcile_cells};
 use insane_tests_hostile::{Raw, next, say};
@@ -76,6 +78,22 @@ impl Liar {
         self.producer.push(&Descriptor { sequence, slot, length, count: 1, joined: 1, ..Descriptor::default() }, &[]);
         self.producer.wake();
     }
+
+    /// Puts bytes into a slot and says that they are the list of a message's pieces.
+    fn send_list(&mut self, sequence: u64, list: &[u8]) {
+        let to = self.segment.slot(0);
+        // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), to.as_ptr(), list.len()) };
+        let (length, flags) = (u32::try_from(list.len()).unwrap(), FLAG_SCATTERED);
+        self.producer.push(&Descriptor { sequence, length, flags, count: 1, joined: 1, ..Descriptor::default() }, &[]);
+        self.producer.wake();
+    }
+}
+
+fn list(places: &[Place]) -> Vec<u8> {
+    let mut bytes = vec![0; bytes_for(places.len())];
+    assert_eq!(write(places, &mut bytes), Some(bytes.len()));
+    bytes
 }
 
 fn broken(session: &Session) -> String {
@@ -151,6 +169,56 @@ fn what_was_taken_away_is_not_spoken_of() {
         }
         let text = broken(&session);
         assert!(text.contains(named), "{text}");
+        others_go_on_and_reconcile(&host, &channel, (&session, &sink));
+    }
+}
+
+/// Nobody but the network sends lists; a session that does is believed as little, and what it lists rightly can be read.
+#[test]
+fn a_list_of_places_that_are_not_there_breaks_its_link() {
+    let _watchdog = Watchdog::start("lists", LIMIT);
+    let host = Host::start();
+    let place = |segment, slot, offset, length| Place { segment, slot, offset, length };
+    let good = list(&[place(0, 1, 5, 7), place(0, 2, 0, 4096)]);
+    let mut counted = good.clone();
+    counted[0] = 3;
+    let mut longer = good.clone();
+    longer[4] = longer[4].wrapping_add(1);
+    let lies = [
+        ("a slot", list(&[place(0, 1, 5, 7), place(0, 4, 0, 1)])),
+        ("an end", list(&[place(0, 3, 4090, 7)])),
+        ("a segment", list(&[place(1, 0, 0, 1)])),
+        ("no segment at all", list(&[place(u16::MAX, 0, 0, 1)])),
+        ("a count", counted),
+        ("a length", longer),
+        ("half a list", good[..24].to_vec()),
+        ("nothing", Vec::new()),
+    ];
+    for (n, (what, lie)) in lies.iter().enumerate() {
+        let channel = format!("lists{n}");
+        let (session, sink) = sink(&host, &channel);
+        let mut liar = Liar::join(&host, &channel);
+        for slot in 0..3 {
+            // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
+            unsafe { std::ptr::write_bytes(liar.segment.slot(slot).as_ptr(), slot as u8 + 1, 4096) };
+        }
+        liar.send_list(1, &good);
+        let held = sink.consume_timeout(LIMIT).unwrap();
+        let pieces: Vec<usize> = held.pieces().map(|piece| piece.len()).collect();
+        assert_eq!((held.len(), pieces), (4103, vec![7, 4096]));
+        let whole = [vec![2; 7], vec![3; 4096]].concat();
+        assert_eq!(held.to_vec(), whole);
+        // What the list says now is of no interest any more: it was copied. Its segment cannot be taken away.
+        // SAFETY: as above.
+        unsafe { std::ptr::write_bytes(liar.segment.slot(0).as_ptr(), 0xff, 4096) };
+        liar.send_list(2, lie);
+        let _ = sink.consume_timeout(Duration::from_millis(50));
+        let text = broken(&session);
+        assert!(text.contains("not there"), "{what}: {text}");
+        drop(liar);
+        assert_eq!(held.contiguous().len(), 4103, "{what}");
+        assert!(held.as_slice() == Some(&whole[..]) && held.pieces().len() == 2, "{what}");
+        drop(held);
         others_go_on_and_reconcile(&host, &channel, (&session, &sink));
     }
 }

@@ -6,6 +6,7 @@
 enum {
     NOTHING, NO_SYMBOL, NO_TABLE, VERSION, SIZE, LONGER, NAME, NO_NAME, LONG_NAME, NULL_CREATE, NULL_RELEASE, UNRESOLVED,
     NO_PORT, NO_REASON, NOT_OPENED, ENDLESS_REASON, MAX_FRAME, NO_BURST, GROUP_ADDRESS, BAD_FD, NEGATIVE_FD,
+    LEND_NO_FD, LEND_BAD_FD, LEND_STRIDE, LEND_ALL, LEND_NOWHERE,
     RESERVE_MORE, RESERVE_FAILED, NO_DATA, SMALL_BUFFER, SEND_MORE, SEND_NEGATIVE, SEND_FAILED,
     RECEIVE_MORE, RECEIVE_FAILED, LONG_FRAME, SHORT_FRAME, NO_FRAME, ARM, ARM_FAILED, LIMIT, DOWN, BUSY,
 };
@@ -47,6 +48,14 @@ static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info,
     info->burst = BAD == NO_BURST ? 0 : 32;
     info->wake_fd = BAD == BAD_FD ? 999999 : BAD == NEGATIVE_FD ? -7 : BAD == ARM || BAD == ARM_FAILED ? 0 : -1;
     memcpy(info->address, BAD == GROUP_ADDRESS ? "\x03\x99\0\0\0\x01" : "\x02\x99\0\0\0\x01", 6);
+    if (BAD >= LEND_NO_FD && BAD <= LEND_NOWHERE) {
+        info->flags = INSANE_DATAPATH_LENDS;
+        info->lend_fd = BAD == LEND_NO_FD ? -1 : BAD == LEND_BAD_FD ? 999999 : 0;
+        info->lend_memory = BAD == LEND_NOWHERE ? NULL : port->memory[0];
+        info->lend_stride = BAD == LEND_STRIDE ? 3000 : 2048;
+        info->lend_slots = 64;
+        info->lend_most = BAD == LEND_ALL ? 64 : 32;
+    }
     return 0;
 }
 

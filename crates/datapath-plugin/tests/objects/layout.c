@@ -12,6 +12,7 @@ int main(void)
     SIZE(info);
     FIELD(info, size); FIELD(info, flags); FIELD(info, max_frame); FIELD(info, burst); FIELD(info, gather_from);
     FIELD(info, wake_fd); FIELD(info, address); FIELD(info, reserved);
+    FIELD(info, lend_fd); FIELD(info, lend_stride); FIELD(info, lend_slots); FIELD(info, lend_most); FIELD(info, lend_memory);
     SIZE(stats);
     FIELD(stats, size); FIELD(stats, reserved); FIELD(stats, overruns); FIELD(stats, dropped); FIELD(stats, calls);
     SIZE(buffer);
@@ -28,5 +29,6 @@ int main(void)
     printf("DOWN %d\nFAILED %d\nSLEEP %d\nREADY %d\n", INSANE_DATAPATH_DOWN, INSANE_DATAPATH_FAILED, INSANE_DATAPATH_SLEEP,
            INSANE_DATAPATH_READY);
     printf("POLL %d\nGATHERS %u\n", INSANE_DATAPATH_POLL, INSANE_DATAPATH_GATHERS);
+    printf("LENDS %u\n", INSANE_DATAPATH_LENDS);
     return 0;
 }

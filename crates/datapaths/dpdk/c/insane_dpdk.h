@@ -25,6 +25,7 @@ struct choice {
     uint32_t ring;
     bool interrupts; /* a card's receive interrupts may be relied on */
     bool tagged;     /* frames have a VLAN tag, beside their payload of the MTU */
+    bool lend;       /* received frames are to lie in memory that can be shown to others, if that can be */
 };
 
 struct insane_datapath_port {
@@ -36,7 +37,7 @@ struct insane_datapath_port {
     bool gathers;
     char name[RTE_ETH_NAME_MAX_LEN]; /* of the device */
     char driver[64];
-    char chosen[TEXT];
+    char chosen[TEXT + 64];
     struct rte_ether_addr address;
     uint32_t max_frame;
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
@@ -45,6 +46,10 @@ struct insane_datapath_port {
     int wake;       /* -1: it can only be polled */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;
+    /* The bytes of `rx`'s buffers, if they can be shown to others: a sealed memfd, or -1. What lies around them is not in it. */
+    int shown_fd;
+    uint8_t *shown;
+    uint32_t shown_stride, shown_slots;
     struct rte_mbuf *stash[STASH]; /* received when it was armed */
     uint32_t stashed;
     uint32_t lent; /* pieces of payload that the driver has not let go of */

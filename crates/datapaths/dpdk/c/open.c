@@ -1,4 +1,5 @@
 /* Opening and closing a port. */
+#define _GNU_SOURCE
 #include "insane_dpdk.h"
 
 #include <rte_bus_vdev.h>
@@ -9,6 +10,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -130,6 +133,56 @@ static struct rte_mempool *pool(const char *what, uint32_t count, uint16_t extra
     return rte_pktmbuf_pool_create(name, count, cache, extra, (uint16_t)room, SOCKET_ID_ANY);
 }
 
+/* A pool whose buffers have their bytes in a memfd that nobody else can write, and all else (what DPDK knows of them) beside it. Only for
+ * drivers that copy what they receive: the memory has no address for devices. NULL: there is none, and the port does without. */
+static struct rte_mempool *pool_to_show(insane_datapath_port *port, uint32_t count, uint32_t room)
+{
+    static unsigned serial;
+    char name[RTE_MEMPOOL_NAMESIZE];
+    uint32_t stride = rte_align32pow2(room);
+    size_t bytes = (size_t)stride * count;
+    if (stride > UINT16_MAX)
+        return NULL;
+    int fd = memfd_create("insane-receive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return NULL;
+    void *memory = ftruncate(fd, (off_t)bytes) == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
+    if (memory == MAP_FAILED || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+        if (memory != MAP_FAILED)
+            munmap(memory, bytes);
+        close(fd);
+        return NULL;
+    }
+    /* A forked child has no use for it and shall not be able to write it. */
+    (void)madvise(memory, bytes, MADV_DONTFORK);
+    struct rte_pktmbuf_extmem place = { .buf_ptr = memory, .buf_iova = RTE_BAD_IOVA, .buf_len = bytes, .elt_size = (uint16_t)stride };
+    snprintf(name, sizeof name, "insane_shown_%u", serial++);
+    struct rte_mempool *made =
+        rte_pktmbuf_pool_create_extbuf(name, count, RTE_MIN(256u, count / 4), 0, (uint16_t)room, SOCKET_ID_ANY, &place, 1);
+    if (made == NULL) {
+        munmap(memory, bytes);
+        close(fd);
+        return NULL;
+    }
+    port->shown_fd = fd;
+    port->shown = memory;
+    port->shown_stride = stride;
+    port->shown_slots = count;
+    return made;
+}
+
+/* Ends the pool that receives. What the host still has of it, others may read: then its bytes stay. */
+static void end_receiving(insane_datapath_port *port)
+{
+    bool kept = port->rx != NULL && !rte_mempool_full(port->rx);
+    rte_mempool_free(port->rx);
+    if (port->shown_fd < 0)
+        return;
+    if (!kept)
+        munmap(port->shown, (size_t)port->shown_stride * port->shown_slots);
+    close(port->shown_fd);
+}
+
 /* Buffers that receive and buffers that send are apart, so that neither starves the other. */
 static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
 {
@@ -138,7 +191,10 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
         return fail(error, capacity, "buffers of %u bytes are too large", bytes);
     /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
     uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
-    port->rx = pool("rx", half + rings, 0, bytes + RTE_PKTMBUF_HEADROOM);
+    if (port->choice.lend && port->gathers)
+        port->rx = pool_to_show(port, half + rings, bytes + RTE_PKTMBUF_HEADROOM);
+    if (port->rx == NULL)
+        port->rx = pool("rx", half + rings, 0, bytes + RTE_PKTMBUF_HEADROOM);
     port->tx = pool("tx", half, 0, bytes + RTE_PKTMBUF_HEADROOM);
     uint16_t shared = RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN);
     port->lend = port->gathers ? pool("lend", half, shared, 0) : NULL;
@@ -373,7 +429,7 @@ static void close_locked(insane_datapath_port *port)
         else
             detach(port);
     }
-    rte_mempool_free(port->rx);
+    end_receiving(port);
     rte_mempool_free(port->tx);
     rte_mempool_free(port->lend);
     if (port->membership >= 0)
@@ -383,7 +439,7 @@ static void close_locked(insane_datapath_port *port)
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
     struct choice choice = port->choice;
-    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1 };
+    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1, .shown_fd = -1 };
     pthread_mutex_lock(&lock);
     int result = open_locked(port, error, capacity);
     if (result != 0)
@@ -393,14 +449,24 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
         return result;
     port_look(port);
     info->flags = port->gathers ? INSANE_DATAPATH_GATHERS : 0;
+    /* A host of an earlier release has no room for it. */
+    if (port->shown_fd >= 0 && info->size >= sizeof *info) {
+        info->flags |= INSANE_DATAPATH_LENDS;
+        info->lend_fd = port->shown_fd;
+        info->lend_memory = port->shown;
+        info->lend_stride = port->shown_stride;
+        info->lend_slots = port->shown_slots;
+        info->lend_most = port->shown_slots / 2;
+    }
     info->max_frame = port->max_frame;
     info->burst = 32;
     info->gather_from = GATHER_FROM;
     info->wake_fd = port->wake;
     memcpy(info->address, port->address.addr_bytes, RTE_ETHER_ADDR_LEN);
-    snprintf(port->chosen, sizeof port->chosen, "%s (%s), %s, %s; %s started with \"%s\"", port->name, port->driver,
+    snprintf(port->chosen, sizeof port->chosen, "%s (%s), %s, %s%s; %s started with \"%s\"", port->name, port->driver,
              port->gathers ? "payload is read where it lies" : "payload is copied into the device's buffers first",
-             port->wake >= 0 ? "it wakes sleepers" : "it can only be polled", rte_version(), eal_arguments());
+             port->wake >= 0 ? "it wakes sleepers" : "it can only be polled",
+             port->shown_fd >= 0 ? ", received frames may be lent where they lie" : "", rte_version(), eal_arguments());
     return 0;
 }
 

@@ -53,7 +53,12 @@ int choice_set(struct choice *choice, const char *key, const char *value, char *
         choice->tagged = strcmp(value, "yes") == 0;
         return choice->tagged || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "tagged must be yes or no", value);
     }
-    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts, tagged", key);
+    if (strcmp(key, "lend") == 0) {
+        choice->lend = strcmp(value, "yes") == 0;
+        return choice->lend || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "lend must be yes or no", value);
+    }
+    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts, tagged, lend",
+                 key);
 }
 
 int choice_check(const struct choice *choice, char *error, size_t capacity)

@@ -52,10 +52,13 @@ pub struct DpdkConfig {
     pub interrupts: bool,
     /// Whether frames have a VLAN tag: its four bytes are not taken from the MTU's payload then.
     pub tagged: bool,
+    /// Whether received frames may be lent where they lie ([`insane_datapath::Datapath::lends`]), up to half of the buffers that receive.
+    /// Only of drivers in software that copy what they receive (memif without zero-copy, AF_PACKET, tap); others lend nothing.
+    pub lend: bool,
 }
 
 impl DpdkConfig {
-    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled, for frames without tags.
+    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled, for frames without tags, nothing lent.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
         Self {
@@ -67,6 +70,7 @@ impl DpdkConfig {
             ring: 1024,
             interrupts: false,
             tagged: false,
+            lend: false,
         }
     }
 }
@@ -100,6 +104,9 @@ impl Dpdk {
         options.push(("ring", config.ring.to_string()));
         options.push(("interrupts", if config.interrupts { "yes" } else { "no" }.to_owned()));
         options.push(("tagged", if config.tagged { "yes" } else { "no" }.to_owned()));
+        if config.lend {
+            options.push(("lend", "yes".to_owned()));
+        }
         if let Some(station) = config.station {
             options.push(("address", insane_datapath::Address::Ethernet(station).to_string()));
         }

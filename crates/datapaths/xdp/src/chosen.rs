@@ -81,13 +81,15 @@ pub struct FrameCounts {
     pub completion: u32,
     /// Between the rings: what the kernel or the device is working on, or keeps for the next frame.
     pub kernel: u32,
+    /// Received and lent where they lie.
+    pub lent: u32,
 }
 
 impl FrameCounts {
     /// The sum of all places.
     #[must_use]
     pub const fn sum(&self) -> u32 {
-        self.free + self.fill + self.receive + self.send + self.completion + self.kernel
+        self.free + self.fill + self.receive + self.send + self.completion + self.kernel + self.lent
     }
 
     pub(crate) fn add(&mut self, other: Self) {
@@ -98,6 +100,7 @@ impl FrameCounts {
         self.send += other.send;
         self.completion += other.completion;
         self.kernel += other.kernel;
+        self.lent += other.lent;
     }
 }
 

@@ -23,13 +23,16 @@ pub struct XdpConfig {
     pub zero_copy: bool,
     /// The UMEM frames of each queue. Half of them receive, half send. A power of two, from 64 to 65,536.
     pub frames: u32,
+    /// Whether received frames may be lent where they lie ([`insane_datapath::Datapath::lends`]): each queue's receive memory is then
+    /// a sealed memfd, and up to half of it is lent at a time. Memory that is sent from is never shown to anybody.
+    pub lend: bool,
     /// How long opening waits for a queue that another process, which may just have ended, still has.
     pub patience: Duration,
 }
 
 impl XdpConfig {
     /// All queues of an interface, frames with [`LOCAL_ETHERTYPE`], the best that the driver offers, 4096 frames a queue,
-    /// and three seconds of patience.
+    /// three seconds of patience, and nothing lent.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
@@ -40,6 +43,7 @@ impl XdpConfig {
             attach: Attach::NativeOrGeneric,
             zero_copy: true,
             frames: 4096,
+            lend: false,
             patience: Duration::from_secs(3),
         }
     }

@@ -1,10 +1,11 @@
 //! The bytes of a frame, in the UMEM: written from several places for sending, read where they lie when received.
 
+use core::cell::Cell;
 use core::ops::Range;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Outcome, TxFrame};
-use insane_datapath::memory::Piece;
+use insane_datapath::memory::{Piece, Slot};
 
 use crate::queue::Part;
 use crate::umem::{Frame, Umem};
@@ -161,13 +162,33 @@ pub(crate) const ETHERNET_HEADER: usize = 14;
 pub struct Received<'a> {
     umem: &'a Umem,
     parts: &'a [Part],
+    /// Where it lies, if it may be lent; whether it is.
+    lendable: Option<(u16, u32)>,
+    lent: Cell<bool>,
     /// The queue that it came by.
     pub queue: u32,
 }
 
 impl<'a> Received<'a> {
-    pub(crate) fn new(umem: &'a Umem, parts: &'a [Part], queue: u32) -> Self {
-        Self { umem, parts, queue }
+    pub(crate) fn new(umem: &'a Umem, parts: &'a [Part], queue: u32, lendable: Option<(u16, u32)>) -> Self {
+        Self { umem, parts, lendable, lent: Cell::new(false), queue }
+    }
+
+    /// Whether it was lent: then its memory is not the kernel's before it has come back.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.get()
+    }
+
+    /// Lends a range of it, once.
+    pub(crate) fn lend(&self, range: Range<usize>) -> Option<Slot> {
+        let (memory, place) = self.lendable.filter(|_| !self.lent.get())?;
+        let part = self.parts.first().filter(|part| range.start <= range.end && range.end <= part.bytes.len())?;
+        let bytes = part.bytes.start + range.start..part.bytes.start + range.end;
+        // SAFETY: who has shown this sees that it is lent, gives the frame away for that, and takes it back by its slot alone
+        // (`XdpDatapath::take_back_lent`); the memory outlives what is lent (`XdpDatapath::close`).
+        let slot = unsafe { self.umem.lend(&part.frame, memory, place, bytes)? };
+        self.lent.set(true);
+        Some(slot)
     }
 
     /// Its length in bytes.

@@ -45,9 +45,10 @@ pub use config::{Attach, Filter, LOCAL_ETHERTYPE, Queues, Vlan, XdpConfig};
 pub use gather::{Body, Front, MOST_FRONT, Received};
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Lendable, Stats};
 
 use crate::gather::{Bare, ETHERNET_HEADER};
 use crate::open::{NAME, Opened};
@@ -149,6 +150,13 @@ impl Datapath for XdpDatapath {
         self.receive_batch(batch, place)
     }
 
+    fn lends(&self) -> Vec<Lendable<'_>> {
+        let Some(opened) = &self.opened else { return Vec::new() };
+        let (memories, slots) = opened.umem.lendable();
+        let (stride, most) = (opened.umem.frame_bytes() as u64, open::most_lent(self.config.frames));
+        memories.map(|memory| Lendable { memory, stride, slots, most }).collect()
+    }
+
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
         let opened = self.opened.as_ref()?;
         match &opened.epoll {
@@ -187,6 +195,10 @@ impl Datapath for XdpDatapath {
             }
             // Older kernels do it when the descriptor is closed.
             let _ = bpf::detach(opened.link.as_fd());
+            // What is lent is still read by others of this process: the memory stays for as long as the process lives.
+            if opened.queues.iter().any(queue::Queue::is_lent) {
+                core::mem::forget(Arc::clone(&opened.umem));
+            }
         }
     }
 }

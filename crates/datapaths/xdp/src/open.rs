@@ -138,13 +138,19 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
     let program = load(config, map.as_fd(), &mut notes)?;
     let (link, attached) = attach(config, &interface, program.as_fd(), &mut patience, &mut notes)?;
 
-    let mut umem = Umem::new(config.frames * queues.len() as u32, sizes.frame_bytes).map_err(system("mmap"))?;
+    // A frame of several buffers is not lent.
+    let lend = config.lend && !sizes.several;
+    let mut umem = Umem::new(config.frames * queues.len() as u32, sizes.frame_bytes, lend.then_some(config.frames))
+        .map_err(system("mmap"))?;
     let mut frames = umem.frames();
     let umem = Arc::new(umem);
     let mut opened: Vec<Queue> = Vec::with_capacity(queues.len());
     for number in &queues {
         let share = frames.drain(..config.frames as usize).collect();
-        let queue = Queue::new(&umem, *number, share, opened.is_empty()).map_err(|e| no_socket(e, &umem))?;
+        let mut queue = Queue::new(&umem, *number, share, opened.is_empty()).map_err(|e| no_socket(e, &umem))?;
+        if lend && let Ok(memory) = u16::try_from(opened.len()) {
+            queue.lend_out_of(memory, most_lent(config.frames));
+        }
         let shared = opened.first().map(Queue::socket);
         bind(&queue, config, &interface, &sizes, attached, shared, &mut patience)?;
         opened.push(queue);
@@ -184,6 +190,11 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         slot_bytes: sizes.slot_bytes,
         chosen,
     })
+}
+
+/// How many frames of a queue are lent at most: half of those that receive.
+pub(crate) fn most_lent(frames: u32) -> u32 {
+    frames / 4
 }
 
 fn check(config: &XdpConfig) -> Result<(), DatapathError> {

@@ -67,6 +67,8 @@ pub(crate) struct Queue {
     ledger: Ledger,
     free: Vec<Frame>,
     parts: Vec<Part>,
+    /// Its memory's place among those that may be lent out of, and the most frames that are lent at a time.
+    lends: Option<(u16, u32)>,
     fill: Producer<u64>,
     completion: Consumer<u64>,
     receive: Consumer<Descriptor>,
@@ -114,6 +116,7 @@ impl Queue {
             ledger,
             free: frames.split_off(frames.len() / 2),
             parts: Vec::with_capacity(MOST_PARTS),
+            lends: None,
             fill: Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, count).map_err(io)?,
             completion: Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, count).map_err(io)?,
             receive: Consumer::map(fd, XDP_PGOFF_RX_RING, &offsets.rx, count).map_err(io)?,
@@ -144,6 +147,11 @@ impl Queue {
         }
     }
 
+    /// Its frames may be lent, up to `most` at a time; `memory` is the place of theirs.
+    pub(crate) fn lend_out_of(&mut self, memory: u16, most: u32) {
+        self.lends = Some((memory, most));
+    }
+
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -170,6 +178,7 @@ impl Queue {
             receive,
             send,
             completion,
+            lent: self.ledger.lent(),
             kernel: (receiving + sending).saturating_sub(fill + receive + send + completion),
         }
     }
@@ -261,13 +270,38 @@ impl Queue {
 
 /// Receiving.
 impl Queue {
+    /// The memory and the place there of the frame that was taken, if it may be lent: it lies in one buffer, and enough are left.
+    pub(crate) fn may_lend(&self) -> Option<(u16, u32)> {
+        let (memory, most) = self.lends?;
+        let [part] = &self.parts[..] else { return None };
+        (self.ledger.lent() < most).then(|| (memory, self.ledger.place(&part.frame)))
+    }
+
+    /// The frame that was taken is lent.
+    pub(crate) fn lend_taken(&mut self) {
+        for part in self.parts.drain(..) {
+            self.ledger.give(part.frame, For::Lent);
+        }
+    }
+
+    /// Takes back a frame that was lent, by its place; the kernel gets it with the next [`Queue::settle`].
+    pub(crate) fn take_back(&mut self, place: u32) {
+        if let Some(frame) = self.ledger.returned(place) {
+            self.fill.push(self.ledger.give(frame, For::Receiving));
+        }
+    }
+
     /// Takes the next whole frame out of the receive ring. Its parts stay until [`Queue::give_back`].
-    pub(crate) fn take(&mut self) -> Option<&[Part]> {
+    pub(crate) fn take(&mut self) -> bool {
         self.give_back();
         let mut count = 1;
         // The last buffer of a frame must have come too.
-        while self.receive.peek(count - 1)?.options & CONTINUED != 0 {
-            count += 1;
+        loop {
+            match self.receive.peek(count - 1) {
+                Some(descriptor) if descriptor.options & CONTINUED != 0 => count += 1,
+                Some(_) => break,
+                None => return false,
+            }
         }
         for n in 0..count {
             let Some(descriptor) = self.receive.peek(n) else { break };
@@ -280,7 +314,17 @@ impl Queue {
             }
         }
         self.receive.advance(count);
-        Some(&self.parts)
+        true
+    }
+
+    /// The parts of the frame that was taken last.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Whether frames of it are lent: then the memory must stay mapped.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.ledger.lent() > 0
     }
 
     /// Gives the buffers of the frame that was taken to the kernel again.

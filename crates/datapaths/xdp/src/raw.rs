@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::ops::Range;
 
 use insane_datapath::batch::{Outcome, RxReport, TxBatch, TxFrame, TxReport};
+use insane_datapath::memory::Slot;
 use insane_datapath::raw::{self, InPlace, RawDatapath};
 
 use crate::XdpDatapath;
@@ -34,6 +35,10 @@ impl InPlace for Received<'_> {
     fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
         Received::copy_to(self, range, out)
     }
+
+    fn lend(&self, range: Range<usize>) -> Option<Slot> {
+        Received::lend(self, range)
+    }
 }
 
 impl RawDatapath for XdpDatapath {
@@ -44,5 +49,9 @@ impl RawDatapath for XdpDatapath {
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
         let goes_on = Cell::new(true);
         self.receive_while(limit, || goes_on.get(), |received| goes_on.set(see(received)))
+    }
+
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        self.take_back_lent(lent);
     }
 }

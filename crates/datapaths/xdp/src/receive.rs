@@ -1,6 +1,7 @@
 //! Receiving: shown where it lies, or copied once to where it belongs.
 
 use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::memory::Slot;
 
 use crate::XdpDatapath;
 use crate::gather::Received;
@@ -54,16 +55,23 @@ impl XdpDatapath {
                     self.turn = at;
                     break;
                 }
-                let Some(parts) = queue.take() else { break };
+                if !queue.take() {
+                    break;
+                }
                 seen += 1;
-                let received = Received::new(&opened.umem, parts, number);
-                match see(&received) {
+                let received = Received::new(&opened.umem, queue.parts(), number, queue.may_lend());
+                let shown = see(&received);
+                let lent = received.is_lent();
+                match shown {
                     Shown::Taken => {
                         report.frames += 1;
                         self.stats.received_frames += 1;
                         self.stats.received_bytes += received.len() as u64;
                     }
                     Shown::Spoiled => self.stats.spoiled += 1,
+                }
+                if lent {
+                    queue.lend_taken();
                 }
             }
             queue.settle();
@@ -74,10 +82,23 @@ impl XdpDatapath {
         report
     }
 
+    /// Takes back what was lent; what was lent by others, or before it was opened anew, is let go of.
+    pub(crate) fn take_back_lent(&mut self, lent: &mut Vec<Slot>) {
+        for slot in lent.drain(..) {
+            let Some((opened, place)) = self.opened.as_mut().zip(slot.place()) else { continue };
+            if slot.id() == opened.umem.number()
+                && let Some(queue) = opened.queues.get_mut(usize::from(place.memory))
+            {
+                drop(slot);
+                queue.take_back(place.slot);
+            }
+        }
+    }
+
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
-        let RxBatch { free, taken, landed, heads, limit } = batch;
+        let RxBatch { free, taken, landed, heads, limit, .. } = batch;
         let (limit, mut placed) = (*limit, 0);
         // A frame is looked at only when there is a slot for it: once taken off the ring it cannot go back.
         let free = core::cell::RefCell::new(free);

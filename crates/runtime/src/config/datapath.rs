@@ -75,6 +75,9 @@ pub struct Datapath {
     pub queues: Vec<u32>,
     /// Buffers of each queue.
     pub frames: u32,
+    /// Whether sinks that ask for it may read large messages where their frames arrived, in the interface's receive memory. Only where the
+    /// runtime has one domain; see the guide for who sees what.
+    pub lend: bool,
     /// DPDK's device: a virtual one with its arguments, or a PCI address; empty: AF_PACKET on `interface`.
     pub device: String,
     /// Whether the interrupts of DPDK's card may be relied on.
@@ -114,6 +117,7 @@ impl Default for Datapath {
             zero_copy: true,
             queues: Vec::new(),
             frames: 4096,
+            lend: true,
             device: String::new(),
             interrupts: false,
             eal: String::new(),

@@ -9,6 +9,7 @@ use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Source};
 use crate::network::outlet::{Outlet, Remote, TapState};
+use crate::network::scatter::Scatter;
 use insane_shm::counters::{Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{Backing, SharedMemory, map_peer};
@@ -70,6 +71,8 @@ pub(crate) struct Domain {
     pub(crate) slab: Slab,
     /// What has arrived and is handed out together with what comes next.
     pub(crate) gathering: Option<Gather>,
+    /// What has arrived in frames that a datapath lends.
+    pub(crate) scatter: Scatter,
     /// When segments were last given back for others.
     pub(crate) gave_back: Option<Instant>,
     pub(crate) memory_limit: u64,
@@ -127,6 +130,7 @@ impl Domain {
             remotes: Vec::new(),
             slab: Slab::default(),
             gathering: None,
+            scatter: Scatter::default(),
             gave_back: None,
             memory_limit: network.memory_mib << 20,
             huge_pages: config.memory.huge_pages,
@@ -321,7 +325,8 @@ impl Domain {
     /// Answers a flow that was wanted.
     pub(crate) fn attach(&mut self, link: usize, source: u32, sink: SinkId, (cell, join): (u32, u16)) {
         let Some(intake) = self.intakes[link].as_ref() else { return };
-        let opened = peer::FlowOpened { source, sink: sink.to_bytes(), cell, cursor: 0, join: join.into() };
+        let opened =
+            peer::FlowOpened { source, sink: sink.to_bytes(), cell, cursor: 0, join: join.into(), scattered: false };
         let (pair, number) = (intake.pair, intake.number);
         if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
             pair.send(number, Body::FlowOpened(opened), &[]);
@@ -412,7 +417,7 @@ impl Domain {
         let Some(outlet) = self.outlets[outlet].as_mut() else { return };
         let Some(producer) = &outlet.producer else { return };
         let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
-        let news = outlet.told.news(&self.slab, producer);
+        let news = outlet.told.news(&self.slab, producer, outlet.scattered);
         for number in news.gone {
             pair.send(outlet.number, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);
         }
@@ -466,8 +471,11 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_mut() else { return Ok(()) };
         if let Some(tap) = remote.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Opening) {
             (tap.state, tap.cell, tap.cursor) = (TapState::Open, flow.cell, flow.cursor);
-            tap.join = flow.join as u16;
+            (tap.join, tap.scattered) = (flow.join as u16, flow.scattered);
             self.notes.push(Note::Attached { source, sink });
+        }
+        if flow.scattered {
+            self.scatter_to(outlet);
         }
         Ok(())
     }

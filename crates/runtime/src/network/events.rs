@@ -327,7 +327,7 @@ impl Hub {
             Lies::Slot { slot, .. } => {
                 let (domain, slot) = slot_of(slot);
                 if let Some(domain) = self.domains.get_mut(domain) {
-                    domain.slab.unhold(slot);
+                    domain.discard(slot);
                 }
                 0
             }

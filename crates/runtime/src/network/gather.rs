@@ -3,7 +3,7 @@
 //! has been looked at.
 
 use crate::network::domain::Domain;
-use insane_shm::link::{Descriptor, FLAG_PACKED, FLAG_WIDE};
+use insane_shm::link::{Descriptor, FLAG_COPIED, FLAG_PACKED, FLAG_WIDE};
 use insane_shm::pack::{MAX_BYTES, MAX_COPIED, MAX_MESSAGE, bytes_for};
 use insane_shm::slab::SlotId;
 use insane_wire::frame::record::bundle_longest;
@@ -112,7 +112,7 @@ impl Domain {
             return;
         }
         let mut d = if count == 1 && first.flags & FLAG_PACKED == 0 {
-            Descriptor { offset: bytes_for(0), length: longest, ..first }
+            Descriptor { offset: bytes_for(0), length: longest, flags: first.flags | FLAG_COPIED, ..first }
         } else {
             let wide = if longest > MAX_COPIED { FLAG_WIDE } else { 0 };
             Descriptor { flags: FLAG_PACKED | wide, length: used, count, ..first }

@@ -604,6 +604,7 @@ mod tests {
                             lane: HOME,
                             control: None,
                             long_words: &mut LongWords::default(),
+                            loan: None,
                         },
                     );
                     there.clear();
@@ -619,6 +620,7 @@ mod tests {
                             lane: HOME,
                             control: None,
                             long_words: &mut LongWords::default(),
+                            loan: None,
                         },
                     );
                     here.clear();

@@ -12,6 +12,7 @@ use crate::network::host::{Host, Incoming, path_config};
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::long_words::LongWords;
 use crate::network::ports::Port;
+use crate::network::scatter::{Loan, is_making};
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
 use crate::rebind::Requests;
@@ -144,7 +145,7 @@ impl Hub {
         settings: config::Network,
         (own_name, run): (String, u128),
         (mut ports, absent): (Vec<Port>, Vec<(Kind, String)>),
-        domains: Vec<Domain>,
+        mut domains: Vec<Domain>,
         ends: Ends,
     ) -> Result<Self, NetworkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -153,6 +154,17 @@ impl Hub {
         for (port, data) in ports.iter().zip(PORT..FIRST) {
             if let Some(fd) = port.datapath.wake_handle() {
                 watch(fd, data)?;
+            }
+        }
+        // What a port lends is for those to see who may see all of it.
+        let alone = domains.len() == 1;
+        ports.iter_mut().filter(|_| !alone).for_each(|port| port.most_lent = 0);
+        if let [domain] = &mut domains[..] {
+            for (number, port) in ports.iter_mut().enumerate() {
+                if let Err(e) = domain.borrow_from(number, &port.datapath.lends()) {
+                    tracing::warn!(datapath = port.kind.name(), error = %e, "what it would lend cannot be shown: it is copied");
+                    port.most_lent = 0;
+                }
             }
         }
         let table = policy::Table::new(&settings.policy)?;
@@ -337,8 +349,13 @@ impl Hub {
 
     fn receive_by(&mut self, port: usize, now: Duration) -> bool {
         let Self { hosts, domains, ports, by_address, .. } = self;
-        let Port { datapath, rx, .. } = &mut ports[port];
-        let mut placer = Placer { hosts, domains, by_address, port, now, landings: Vec::new() };
+        let Port { datapath, rx, loans, most_lent, copies, .. } = &mut ports[port];
+        if *most_lent > 0 {
+            loans.returned(&mut rx.back);
+            let room = loans.out().saturating_add(rx.limit as u32) <= *most_lent;
+            rx.lend = room && domains.iter().any(Domain::wants_scattered);
+        }
+        let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings: Vec::new() };
         let report = datapath.receive(rx, Some(&mut placer));
         let landings = placer.landings;
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
@@ -351,12 +368,13 @@ impl Hub {
                 let heads = &self.ports[port].rx.heads[landed.heads.clone()];
                 let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[*host];
                 let control = *control_in;
-                let mut store = Memory { domains: &mut self.domains, incoming, lane: port, control, long_words };
+                let domains = &mut self.domains;
+                let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
                 let Some(path) = lanes.path(port) else { continue };
                 path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
             };
             for stray in strays {
-                self.frame(now, (*host, port), &stray);
+                self.frame(now, (*host, port), &stray, None);
             }
             self.events(*host, now, None);
         }
@@ -364,10 +382,20 @@ impl Hub {
         self.coming = taken.iter().map(|taken| taken.frames().len()).sum();
         for taken in taken {
             let host = self.by_address.get(&(port, taken.from)).copied();
+            if taken.slot.place().is_some() {
+                self.coming -= 1;
+                // What is kept of it keeps it.
+                let loan = self.ports[port].loans.lend(taken.slot, port);
+                match host {
+                    Some(host) => self.frame(now, (host, port), loan.bytes(), Some(&loan)),
+                    None => self.unknown += 1,
+                }
+                continue;
+            }
             for frame in taken.frames() {
                 self.coming -= 1;
                 match host {
-                    Some(host) => self.frame(now, (host, port), frame),
+                    Some(host) => self.frame(now, (host, port), frame, None),
                     None => self.unknown += 1,
                 }
             }
@@ -377,12 +405,14 @@ impl Hub {
         report.frames > 0
     }
 
-    fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8]) {
+    /// Takes a frame, which may be lent.
+    fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8], loan: Option<&Arc<Loan>>) {
         let token = self.next_frame;
         self.next_frame += 1;
         reach(Step::Receive);
         let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[host];
-        let mut store = Memory { domains: &mut self.domains, incoming, lane, control: *control_in, long_words };
+        let (control, domains) = (*control_in, &mut self.domains);
+        let mut store = Memory { domains, incoming, lane, control, long_words, loan };
         let Some(path) = lanes.path(lane) else { return };
         let receipt = path.receive(now, frame, token, &mut store);
         let used = self.events(host, now, Some((token, frame)));
@@ -591,6 +621,8 @@ pub(crate) struct Memory<'a> {
     /// The host's control flow.
     pub(crate) control: Option<FlowId>,
     pub(crate) long_words: &'a mut LongWords,
+    /// The frame that is looked at, if it is lent.
+    pub(crate) loan: Option<&'a Arc<Loan>>,
 }
 
 /// A slot's name.
@@ -609,8 +641,11 @@ impl Store for Memory<'_> {
         if self.control == Some(flow) {
             return self.long_words.reserve(bytes, urgent);
         }
-        let domain = self.incoming.get(&flow)?.domain;
-        let slot = self.domains.get_mut(domain)?.take_slot(bytes)?;
+        let Incoming { domain, source } = *self.incoming.get(&flow)?;
+        let of = self.domains.get_mut(domain)?;
+        let making = self.loan.and_then(|_| of.begin_making(source, bytes));
+        let slot = making.or_else(|| of.take_slot(bytes))?;
+        of.note_fresh(slot);
         Some(name_of(domain, slot))
     }
 
@@ -620,8 +655,12 @@ impl Store for Memory<'_> {
         }
         let (domain, slot) = slot_of(slot);
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let to = self.domains.get_mut(domain).and_then(|d| d.slab.bytes_mut(slot, at, len));
-        to.into_iter().for_each(|to| to.copy_from_slice(bytes));
+        let Some(domain) = self.domains.get_mut(domain) else { return };
+        if is_making(slot) {
+            return domain.add_to_making(slot, at, bytes, self.loan);
+        }
+        domain.note_copy(slot);
+        domain.slab.bytes_mut(slot, at, len).into_iter().for_each(|to| to.copy_from_slice(bytes));
     }
 
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
@@ -638,6 +677,7 @@ struct Placer<'a> {
     domains: &'a mut [Domain],
     by_address: &'a HashMap<(usize, Address), usize>,
     port: usize,
+    copies: bool,
     now: Duration,
     landings: Vec<(usize, insane_transport::Landing)>,
 }
@@ -650,7 +690,8 @@ impl Place for Placer<'_> {
     fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
         let at = *self.by_address.get(&(self.port, peeked.from))?;
         let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
-        let mut store = Memory { domains: self.domains, incoming, lane: self.port, control: *control_in, long_words };
+        let (lane, control) = (self.port, *control_in);
+        let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
         let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
         // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
         // may be strays, whose bytes are still to be taken from there.
@@ -661,7 +702,11 @@ impl Place for Placer<'_> {
             return None;
         }
         let (domain, slot) = slot_of(landing.slot);
-        let memory = self.domains.get_mut(domain)?.slab.bytes_mut(slot, landing.at, landing.bytes)?;
+        let domain = self.domains.get_mut(domain)?;
+        if self.copies {
+            domain.note_copy(slot);
+        }
+        let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
         self.landings.push((at, landing));
         let token = self.landings.len() as u64 - 1;
         Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })

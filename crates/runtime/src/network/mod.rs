@@ -17,6 +17,7 @@
 //! | `intake` | links from local sources: what is under way to other hosts |
 //! | `egress` | what goes first |
 //! | `outlet` | links to local sinks: what has arrived |
+//! | `scatter` | large messages that stay in the frames in which they arrived |
 //! | `directory` | who has which sinks |
 //! | `long_words` | what another host says in more than one frame |
 //! | `discovery` | which hosts there are |
@@ -42,6 +43,7 @@ mod moves;
 mod outlet;
 mod ports;
 mod roster;
+mod scatter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod stand;
 mod words;
@@ -235,7 +237,7 @@ impl Network {
         over: &mut ports::Over<'_>,
     ) -> Result<Option<Self>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let (open, states) = ports::open(&settings, over)?;
+        let (open, states) = ports::open(&settings, config.domains().len() == 1, over)?;
         let taps = open.iter().map(|port| (port.kind, port.tap.clone())).collect();
         let absent = states.iter().filter_map(|s| Some((s.kind, s.is.as_ref().err()?.clone()))).collect();
         let credentials = Credentials {

@@ -2,11 +2,12 @@
 
 use crate::network::domain::Domain;
 use crate::network::lanes::FlowId;
+use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::{Count, Counters};
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
-    Broken, Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, FLAG_WIDE, INLINE_BYTES, Producer, Returned,
-    later_join,
+    Broken, Descriptor, FLAG_COPIED, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_SCATTERED, FLAG_TIMESTAMP, FLAG_WIDE,
+    INLINE_BYTES, Producer, Returned, later_join,
 };
 use insane_shm::memory::SharedMemory;
 use insane_shm::pack::MAX_COPIED;
@@ -17,7 +18,7 @@ use insane_shm::wait::WakeNeed;
 use insane_wire::frame::record::bundle_longest;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,11 @@ pub(crate) struct Outlet {
     /// Flows to be opened once it is accepted.
     pub(crate) waiting: Vec<(usize, SinkId, u64)>,
     pub(crate) asked: HashSet<(u32, SinkId)>,
+    /// Some of its sinks want messages scattered: its session knows the memories that datapaths lend out of.
+    pub(crate) scattered: bool,
+    /// Frames that it holds by lists, in all and by the list's slot.
+    pub(crate) lent: u32,
+    lists: HashMap<SlotId, u32>,
     /// Bytes of slots that it holds.
     held: u64,
     /// What is to be put on it when there is room, or when its session has mapped the segment.
@@ -66,6 +72,8 @@ struct Waiting {
     descriptor: Descriptor,
     inline: Vec<u8>,
     slot: Option<SlotId>,
+    /// How many frames go with it, if it is a list.
+    frames: u32,
     /// The sinks that it was given to, if it may still be dropped.
     sinks: Vec<SinkId>,
 }
@@ -87,6 +95,8 @@ pub(crate) struct Tap {
     pub(crate) sink: SinkId,
     pub(crate) outlet: Option<usize>,
     pub(crate) state: TapState,
+    /// It takes messages as lists of where their pieces lie.
+    pub(crate) scattered: bool,
     /// The flow's cell in the counters of the sink's session.
     pub(crate) cell: u32,
     /// Its number among the sinks that joined the source on its link.
@@ -146,11 +156,11 @@ pub(crate) struct Remote {
 }
 
 /// A message that has arrived.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Arrived<'a> {
     /// In memory that is the caller's.
     Bytes(&'a [u8]),
-    /// In a slot of the domain, which is given with it.
+    /// In a slot of the domain, which is given with it, or under the name of one that is in the making ([`is_making`]).
     Slot(SlotId, u32),
 }
 
@@ -168,11 +178,18 @@ impl Outlet {
             told: Told::default(),
             waiting: Vec::new(),
             asked: HashSet::new(),
+            scattered: false,
+            lent: 0,
+            lists: HashMap::new(),
             held: 0,
             backlog: VecDeque::new(),
             unwoken: false,
             broken: None,
         }
+    }
+
+    pub(crate) fn has_mapped(&self, segment: u16) -> bool {
+        self.producer.as_ref().is_some_and(|producer| producer.is_mapped(segment))
     }
 
     pub(crate) fn position(&self) -> u64 {
@@ -194,11 +211,14 @@ impl Outlet {
 
     /// Takes back what the session returned.
     fn reclaim(&mut self, slab: &mut Slab) -> u32 {
-        let (Some(producer), held) = (self.producer.as_mut(), &mut self.held) else { return 0 };
+        let Self { producer: Some(producer), held, lent, lists, .. } = self else { return 0 };
         let result = producer.reclaim(|returned| {
             if let Returned::Slot { segment, slot, .. } = returned {
                 *held = held.saturating_sub(slab.stride(segment));
                 slab.unhold(SlotId { segment, slot });
+                if !lists.is_empty() {
+                    *lent -= lists.remove(&SlotId { segment, slot }).unwrap_or(0);
+                }
             }
         });
         match result {
@@ -211,7 +231,14 @@ impl Outlet {
     }
 
     /// Puts a message on the link. `false`: there is no room now, or its segment is not mapped yet.
-    fn push(&mut self, d: &Descriptor, inline: &[u8], slot: Option<SlotId>, cap: u64, slab: &mut Slab) -> Pushed {
+    fn push(
+        &mut self,
+        d: &Descriptor,
+        inline: &[u8],
+        (slot, frames): (Option<SlotId>, u32),
+        cap: u64,
+        slab: &mut Slab,
+    ) -> Pushed {
         let bytes = slot.map_or(0, |s| slab.stride(s.segment));
         let fits = |l: &Self| {
             l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
@@ -227,6 +254,10 @@ impl Outlet {
         if let Some(slot) = slot {
             slab.hold(slot);
             self.held += bytes;
+            if frames > 0 {
+                self.lent += frames;
+                self.lists.insert(slot, frames);
+            }
         }
         producer.push(d, inline);
         self.unwoken = true;
@@ -276,6 +307,7 @@ impl Remote {
             sink,
             outlet: Some(outlet),
             state: TapState::Opening,
+            scattered: false,
             cell: 0,
             join: 0,
             number: None,
@@ -307,6 +339,18 @@ impl Remote {
         // A message may come at once that was emitted for one that had its number from what was here before.
         let mut open = self.taps.iter().filter(|t| t.state == TapState::Open).peekable();
         open.peek().is_some() && open.all(|t| t.answered || t.joined) && expected.iter().all(is_there)
+    }
+
+    /// Whether all of its sinks on a link take messages as lists.
+    pub(crate) fn is_scattered(&self, outlet: usize) -> bool {
+        let mut open =
+            self.taps.iter().filter(|t| t.outlet == Some(outlet) && t.state == TapState::Open && t.joined).peekable();
+        open.peek().is_some() && open.all(|t| t.scattered)
+    }
+
+    /// Whether messages of it wait for memory.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
     }
 
     /// Whether nothing more will come of it.
@@ -460,11 +504,30 @@ impl Domain {
     /// Hands a message to the local sinks of its source, or counts it as dropped for each of them. Returns whether it has left
     /// the network's own memory. `coming` says of how many frames it is known that they come next.
     pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>, coming: usize) -> bool {
+        let made: Vec<u8>;
+        let mut parts = None;
+        let mut arrived = *arrived;
+        if let Arrived::Slot(slot, _) = arrived {
+            match is_making(slot).then(|| self.take_making(slot)) {
+                Some(Some(Making::Frames(total, frames))) => parts = Some((total, frames)),
+                Some(Some(Making::Slot(total, slot))) => arrived = Arrived::Slot(slot, total),
+                Some(Some(Making::Heap(bytes))) => {
+                    made = bytes;
+                    arrived = Arrived::Bytes(&made);
+                }
+                Some(None) => return true,
+                None => {}
+            }
+        }
+        if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
+            d.flags |= self.copies_into(slot);
+        }
         let Some(remote) = self.remotes[source].as_mut() else { return true };
         d.source = remote.number;
         let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
         remote.last = remote.last.max(d.sequence);
-        let held = match *arrived {
+        let held = match arrived {
+            Arrived::Slot(..) if parts.is_some() => None,
             Arrived::Slot(slot, len) => {
                 d.length = len;
                 Some(slot)
@@ -487,29 +550,31 @@ impl Domain {
             self.hand_out(source, &mut d, &[], held);
             return true;
         }
-        match *arrived {
+        if let Some((total, parts)) = parts {
+            return self.deliver_parts(source, d, total, parts);
+        }
+        match arrived {
             Arrived::Bytes(bytes) if !reliable && self.gather(source, &d, bytes, coming) => return true,
             // What came before it of any source goes first.
             _ => self.hand_out_gathered(),
         }
         let mut inside: &[u8] = &[];
         let mut slot = held;
-        if let Arrived::Bytes(bytes) = *arrived {
+        if let Arrived::Bytes(bytes) = arrived {
             let packed = d.flags & FLAG_PACKED != 0;
             if !packed && (bytes.is_empty() || (bytes.len() <= INLINE_BYTES && !reliable)) {
                 inside = bytes;
             } else {
                 let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
                 slot = if behind { None } else { self.take_slot(d.length) };
-                let Some(slot) = slot else {
-                    self.no_memory(source, d, bytes);
-                    return !reliable;
-                };
+                let Some(slot) = slot else { return self.no_memory(source, d, bytes) };
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
                     to.copy_from_slice(bytes);
                 }
-                if packed && bundle_longest(bytes) > MAX_COPIED {
-                    d.flags |= FLAG_WIDE;
+                match packed {
+                    true if bundle_longest(bytes) > MAX_COPIED => d.flags |= FLAG_WIDE,
+                    true => {}
+                    false => d.flags |= FLAG_COPIED,
                 }
             }
         }
@@ -526,11 +591,12 @@ impl Domain {
         self.remotes[source].as_ref().is_some_and(|r| !r.taps.iter().any(|t| t.wants(sequence)))
     }
 
-    fn no_memory(&mut self, source: usize, d: Descriptor, bytes: &[u8]) {
-        let Some(remote) = self.remotes[source].as_mut() else { return };
+    /// There is no memory for a message: it waits if it is reliable, else it is dropped. Returns whether it has left this memory.
+    pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: &[u8]) -> bool {
+        let Some(remote) = self.remotes[source].as_mut() else { return true };
         if remote.reliable {
             remote.stalled.push_back((d, bytes.to_vec()));
-            return;
+            return false;
         }
         for tap in &mut remote.taps {
             match tap.state {
@@ -539,10 +605,32 @@ impl Domain {
                 _ => {}
             }
         }
+        true
+    }
+
+    /// The links to which a message of a source goes.
+    pub(crate) fn takers(&self, source: usize, sequence: u64) -> Vec<usize> {
+        let mut outlets: Vec<usize> = Vec::with_capacity(4);
+        for tap in self.remotes[source].iter().flat_map(|remote| &remote.taps).filter(|tap| tap.wants(sequence)) {
+            outlets.extend(tap.outlet.filter(|o| !outlets.contains(o)));
+        }
+        outlets
     }
 
     /// Puts a message on the links of its sinks; the slot's own hold ends here.
     pub(crate) fn hand_out(&mut self, source: usize, d: &mut Descriptor, inside: &[u8], slot: Option<SlotId>) {
+        self.hand_out_as(source, d, inside, slot, None);
+    }
+
+    /// As [`Self::hand_out`], to some of the links as a list, on which the domain keeps its own hold.
+    pub(crate) fn hand_out_as(
+        &mut self,
+        source: usize,
+        d: &mut Descriptor,
+        inside: &[u8],
+        slot: Option<SlotId>,
+        list: Option<&List>,
+    ) {
         if let Some(slot) = slot {
             (d.segment, d.slot) = (slot.segment, slot.slot);
             reach(Step::Place);
@@ -566,9 +654,17 @@ impl Domain {
             let open = remote.taps.iter().filter(|t| t.outlet == Some(at) && t.state == TapState::Open && t.joined);
             let last = open.map(|t| t.join).reduce(later_join);
             d.joined = last.unwrap_or(0);
+            let (mut one, mut held) = (*d, (slot, 0));
+            if let Some(list) = list.filter(|list| list.outlets.contains(&at)) {
+                (one.flags, held) = (d.flags & !FLAG_COPIED | FLAG_SCATTERED, (Some(list.slot), list.frames));
+                (one.segment, one.slot, one.length) = (list.slot.segment, list.slot.slot, list.length);
+            } else if one.flags & FLAG_COPIED != 0 && !(outlet.scattered && remote.is_scattered(at)) {
+                one.flags &= !FLAG_COPIED;
+            }
+            let (one, slot) = (&one, held.0);
             let mut pushed = Pushed::NotMapped;
             if outlet.backlog.is_empty() {
-                pushed = outlet.push(d, inside, slot, cap, &mut self.slab);
+                pushed = outlet.push(one, inside, held, cap, &mut self.slab);
             }
             let waits = match pushed {
                 Pushed::Done => false,
@@ -579,7 +675,8 @@ impl Domain {
                 slot.into_iter().for_each(|slot| self.slab.hold(slot));
                 let is_given = |t: &&Tap| t.wants(d.sequence) && t.outlet == Some(at);
                 let sinks = remote.taps.iter().filter(is_given).map(|t| t.sink).filter(|_| !outlet.reliable).collect();
-                outlet.backlog.push_back(Waiting { descriptor: *d, inline: inside.to_vec(), slot, sinks });
+                let (slot, frames) = held;
+                outlet.backlog.push_back(Waiting { descriptor: *one, inline: inside.to_vec(), slot, frames, sinks });
             }
             for tap in remote.taps.iter_mut().filter(|t| t.wants(d.sequence) && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
@@ -604,7 +701,7 @@ impl Domain {
         let Some(outlet) = self.outlets[at].as_mut() else { return false };
         let mut any = false;
         while let Some(first) = outlet.backlog.pop_front() {
-            let pushed = outlet.push(&first.descriptor, &first.inline, first.slot, cap, &mut self.slab);
+            let pushed = outlet.push(&first.descriptor, &first.inline, (first.slot, first.frames), cap, &mut self.slab);
             if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && outlet.reliable) {
                 outlet.backlog.push_front(first);
                 break;
@@ -628,6 +725,7 @@ impl Domain {
     /// with credit to give, its place, messages and bytes that have left the network's memory, and whether anything happened.
     pub(crate) fn tend(&mut self, gone: &mut Vec<(usize, u32, u64)>) -> bool {
         let mut busy = false;
+        self.sweep_lists();
         for at in 0..self.outlets.len() {
             let Some(outlet) = self.outlets[at].as_mut() else { continue };
             busy |= outlet.reclaim(&mut self.slab) > 0;
@@ -694,6 +792,7 @@ impl Domain {
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.
     pub(crate) fn dissolve(&mut self, at: usize) {
         let Some(mut outlet) = self.outlets[at].take() else { return };
+        self.scatter_no_more(&outlet);
         for remote in self.remotes.iter_mut().flatten() {
             for tap in remote.taps.iter_mut().filter(|t| t.outlet == Some(at)) {
                 if let Some(counters) = &outlet.counters {

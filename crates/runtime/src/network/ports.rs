@@ -3,6 +3,7 @@
 
 use crate::config::{self, Kind, Mode};
 use crate::network::hub::HANDFUL;
+use crate::network::scatter::Loans;
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::memory::Slot;
@@ -31,6 +32,11 @@ pub(crate) struct Port {
     pub(crate) tap: Control,
     pub(crate) rx: RxBatch,
     pub(crate) tx: TxBatch<'static>,
+    /// Received frames that it lends, and the most of them.
+    pub(crate) loans: Loans,
+    pub(crate) most_lent: u32,
+    /// Whether payload that lands is copied there by the packet engine, and not by the kernel.
+    pub(crate) copies: bool,
 }
 
 /// What became of a datapath that the configuration names, for reports.
@@ -81,7 +87,10 @@ impl Port {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
         let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
-        Self { kind, datapath, tap, rx: RxBatch { free, limit, ..RxBatch::default() }, tx: TxBatch::default() }
+        let most_lent = datapath.lends().iter().map(|memory| memory.most).sum();
+        let rx = RxBatch { free, limit, ..RxBatch::default() };
+        let copies = kind != Kind::Udp;
+        Self { kind, datapath, tap, rx, tx: TxBatch::default(), loans: Loans::default(), most_lent, copies }
     }
 }
 
@@ -115,7 +124,7 @@ fn with_engine<R: RawDatapath + 'static>(
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
+fn xdp(settings: &config::Datapath, one_domain: bool) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -128,6 +137,8 @@ fn xdp(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     };
     xdp.zero_copy = settings.zero_copy;
     xdp.frames = settings.frames;
+    // Who may see what is lent sees all that comes by the interface.
+    xdp.lend = settings.lend && one_domain;
     if !settings.queues.is_empty() {
         xdp.queues = Queues::These(settings.queues.clone());
     }
@@ -160,7 +171,7 @@ fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
 }
 
 /// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name.
-fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError> {
+fn dpdk(settings: &config::Datapath, at: usize, one_domain: bool) -> Result<Opened, DatapathError> {
     let Some(address) = settings.prefix() else {
         let reason = "network.datapath has no address".into();
         return Err(DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason });
@@ -174,6 +185,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         buffers: settings.frames,
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
+        lend: settings.lend && one_domain,
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)
@@ -196,7 +208,11 @@ fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
 ///
 /// # Errors
 /// What is wrong with kernel UDP. Opening another one may take three seconds, if another process still has its interface.
-pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(Vec<Port>, Vec<State>), DatapathError> {
+pub(crate) fn open(
+    settings: &config::Network,
+    one_domain: bool,
+    over: &mut Over<'_>,
+) -> Result<(Vec<Port>, Vec<State>), DatapathError> {
     let home = udp(settings)?;
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
     let (interface, is) = (settings.interface.clone(), Ok("kernel UDP".into()));
@@ -204,9 +220,9 @@ pub(crate) fn open(settings: &config::Network, over: &mut Over<'_>) -> Result<(V
     let mut ports = vec![Port::new(Kind::Udp, over(Kind::Udp, Box::new(home)))];
     for (at, one) in settings.datapath.iter().enumerate() {
         let opened = match one.kind {
-            Kind::Dpdk => dpdk(one, at),
+            Kind::Dpdk => dpdk(one, at, one_domain),
             Kind::Plugin => plugin(one),
-            _ => xdp(one),
+            _ => xdp(one, one_domain),
         };
         let is = match opened {
             Ok((datapath, tap, chosen)) => {

@@ -2,7 +2,7 @@
 
 use super::descriptor::{RETURN_CREDIT, RETURN_SLOT};
 use super::{Broken, DELIVERY_WORDS, DESCRIPTOR_WORDS, DeliveryBlock, Descriptor, Fate, INLINE_BYTES, ReturnBlock};
-use super::{FLAG_INLINE, FLAG_PACKED, FLAG_TIMESTAMP};
+use super::{FLAG_INLINE, FLAG_PACKED, FLAG_SCATTERED, FLAG_TIMESTAMP};
 use crate::segment::prefetch;
 use crate::steps::{Step, reach};
 use crate::sync::{AtomicU64, Ordering};
@@ -280,9 +280,10 @@ impl Consumer {
         }
         self.head += 1;
         self.owed += 1;
-        let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED) {
+        let sound = match descriptor.flags & (FLAG_INLINE | FLAG_PACKED | FLAG_SCATTERED) {
             FLAG_INLINE => length as usize <= INLINE_BYTES,
-            0 => self.goes_out(&descriptor),
+            // Of what a list says, the reader checks every word ([`crate::scatter`]).
+            0 | FLAG_SCATTERED => self.goes_out(&descriptor),
             FLAG_PACKED => sound_pack(&descriptor) && self.goes_out(&descriptor),
             _ => false,
         };

@@ -19,6 +19,14 @@ pub const FLAG_PACKED: u16 = 16;
 /// such a pack.
 pub const FLAG_WIDE: u16 = 32;
 
+/// Flag of a descriptor: the slot holds a list of the places where the message's pieces lie, see [`crate::scatter`]; `length` is
+/// that of the list. Only for consumers that have asked for it.
+pub const FLAG_SCATTERED: u16 = 64;
+
+/// Flag of a descriptor: the payload was copied by the producer on its way here, or a part of it was. Only said to consumers that
+/// count copies.
+pub const FLAG_COPIED: u16 = 128;
+
 /// What the producer says of one piece of a message. 64 bytes in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {

@@ -124,7 +124,14 @@ fn as_sink(path: &Path, channel: &str, mode: &str) -> Result<String, String> {
                     say(&socket, message.link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[])?;
                 }
                 Some(Body::FlowOpen(flow)) => {
-                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell: 0, cursor: 0, join: 1 };
+                    let opened = peer::FlowOpened {
+                        source: flow.source,
+                        sink: flow.sink,
+                        cell: 0,
+                        cursor: 0,
+                        join: 1,
+                        scattered: false,
+                    };
                     say(&socket, message.link, Body::FlowOpened(opened), &[])?;
                 }
                 _ => {}

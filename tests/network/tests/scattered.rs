@@ -1,0 +1,318 @@
+//! Large messages over AF_XDP for sinks that take them where their frames arrived: what comes, what is copied, and what becomes of the
+//! frames. Without root: SKIPPED.
+
+use insane::{CopyCounts, Message, Qos, RawMessage, Session, Sink, SinkOptions, Source, SourceOptions, Stream};
+use insane_datapath::fault::Plan;
+use insane_runtime::config::{Config, Domain};
+use insane_tests_host::Watchdog;
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, goes_over, on_dpdk, unsparing};
+use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable, status};
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(60);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// The message size that is spoken of.
+const LARGE: usize = 64 << 10;
+
+fn payload(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + number * 7 + at / 251) as u8).collect()
+}
+
+/// The payload by its pieces, which are checked to be all of it.
+fn by_pieces(message: &RawMessage) -> Vec<u8> {
+    let mut all = Vec::new();
+    for piece in message.pieces() {
+        let mut bytes = vec![0; piece.len()];
+        assert_eq!(piece.read(&mut bytes), piece.len());
+        if let Some(slice) = piece.as_slice() {
+            assert!(slice == bytes, "a piece's slice is other bytes");
+        }
+        all.extend(bytes);
+    }
+    assert_eq!(all.len(), message.len());
+    all
+}
+
+fn scattered(session: &Session, qos: Qos, channel: &str) -> Sink {
+    let options = SinkOptions { scattered: true, ..SinkOptions::default() };
+    session.stream(qos).unwrap().sink_with(channel, options).unwrap()
+}
+
+/// A source, once it has so many sinks.
+fn source(session: &Session, qos: Qos, channel: &str, sinks: usize) -> (Stream, Source) {
+    let stream = session.stream(qos).unwrap();
+    let options = SourceOptions { deadline: LIMIT, message_bytes: LARGE, ..SourceOptions::default() };
+    let source = stream.source_with(channel, options).unwrap();
+    assert_eq!(source.wait_for_sinks(sinks, LIMIT), sinks, "{}", law(session));
+    (stream, source)
+}
+
+/// Sends a message until it has come; a reliable one comes the first time.
+fn pass<'s>(source: &Source, sink: &'s Sink, bytes: &[u8], of: &Session) -> Message<'s> {
+    for _ in 0..20 {
+        source.send(bytes).unwrap();
+        if let Ok(message) = sink.consume_timeout(Duration::from_secs(1)) {
+            return message;
+        }
+    }
+    panic!("it never came: {}", law(of));
+}
+
+/// How many frames the runtime of a session has lent out of the memory of its second port.
+fn lent(session: &Session) -> u64 {
+    status(session)["network"]["ports"][1]["lent"].as_u64().expect("it is reported")
+}
+
+/// Messages of 64 KiB come over a datapath in the frames that the runtime receives into, and nobody copies them.
+fn come_in_frames(cables: &Cables, datapath: &str, asking: impl Fn(Qos) -> Qos, change: impl Fn(&mut Config)) {
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, &change));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for (name, qos) in [("plain", asking(Qos::default())), ("sure", asking(reliable()))] {
+        let sink = scattered(&b, qos, name);
+        let (stream, source) = source(&a, qos, name, 1);
+        goes_over(&stream, "host-1", datapath);
+        // The link learns of the interface's memory beside the flow: what comes sooner is copied together.
+        assert!(eventually(|| pass(&source, &sink, &payload(0, LARGE), &a).pieces().len() > 1), "{}", status(&b));
+        let before = sink.copies();
+        for number in 1..=100 {
+            let sent = payload(number, LARGE + number);
+            let message = pass(&source, &sink, &sent, &a);
+            assert!(by_pieces(&message) == sent, "message {number} of {name} differs");
+            // 64 KiB take 44 frames and more with an MTU of 1500.
+            assert!(message.pieces().len() >= 44, "{} pieces", message.pieces().len());
+            assert_eq!(message.copies(), 0);
+        }
+        let after = sink.copies();
+        assert_eq!((after.scattered - before.scattered, after.all() - before.all()), (100, 0), "{after:?}");
+        assert!(after.pieces - before.pieces >= 4400, "{after:?}");
+        // As one it costs a copy, once.
+        let sent = payload(7, LARGE);
+        let message = pass(&source, &sink, &sent, &a);
+        assert!(message.to_vec() == sent && message.copies() == 0, "to copy it out by oneself is not counted");
+        let mut whole = vec![0; LARGE];
+        assert_eq!(message.contiguous().read(&mut whole), LARGE);
+        assert!(whole == sent && message.as_slice() == Some(&sent[..]) && by_pieces(&message) == sent);
+        assert_eq!((message.copies(), sink.copies().here - after.here), (1, 1));
+        assert!(eventually(|| lent(&b) >= 44), "what is out is counted: {}", lent(&b));
+        drop(message);
+        // Small ones come as ever.
+        let small = payload(3, 100);
+        let message = pass(&source, &sink, &small, &a);
+        assert!(by_pieces(&message) == small && message.pieces().len() == 1);
+        drop(message);
+        assert!(eventually(|| lent(&b) == 0), "{} frames are out", lent(&b));
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn large_messages_are_read_in_the_frames_in_which_they_came() {
+    let _watchdog = Watchdog::start("scattered over xdp", TEST);
+    let Some(cables) = Cables::new() else { return };
+    come_in_frames(&cables, "xdp", accelerated, |_| ());
+}
+
+#[test]
+fn and_so_they_are_over_dpdk() {
+    let _watchdog = Watchdog::start("scattered over dpdk", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    come_in_frames(&cables, "dpdk", unsparing, |config| on_dpdk(config, &library));
+}
+
+/// Three sinks of one source: one keeps all that it gets, one takes messages as they come, one is as any other.
+#[test]
+fn who_hoards_messages_stops_nobody_and_keeps_what_he_has() {
+    let _watchdog = Watchdog::start("hoard", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, miser, quick, other) =
+        (one.session("source"), two.session("miser"), two.session("quick"), two.session("other"));
+    let qos = accelerated(reliable());
+    let (hoards, takes) = (scattered(&miser, qos, "c"), scattered(&quick, qos, "c"));
+    let plain = other.stream(qos).unwrap().sink("c").unwrap();
+    let (stream, source) = source(&a, qos, "c", 3);
+    goes_over(&stream, "host-1", "xdp");
+    let send = |number: usize| {
+        source.send(&payload(number, LARGE)).unwrap();
+        let [hoarded, taken, contiguous] = [&hoards, &takes, &plain]
+            .map(|sink| sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{number}: {e}; {}", law(&a))));
+        let sent = payload(number, LARGE);
+        assert!([&hoarded, &taken, &contiguous].iter().all(|message| by_pieces(message) == sent), "message {number}");
+        assert_eq!((contiguous.pieces().len(), contiguous.copies()), (1, 0), "nothing changes for who does not ask");
+        let taken = (taken.pieces().len(), taken.copies());
+        (hoarded, taken)
+    };
+    // Both links know the memory.
+    assert!(
+        eventually(|| {
+            let (hoarded, taken) = send(0);
+            hoarded.copies() == 0 && taken.1 == 0
+        }),
+        "{}",
+        status(&quick)
+    );
+    let mut hoard = Vec::new();
+    let mut beyond = 0;
+    for number in 0..100 {
+        let (hoarded, (pieces, copies)) = send(number);
+        assert!(
+            pieces > 40 && copies == 0,
+            "message {number} came in {pieces} pieces, copied {copies} times, to who keeps none"
+        );
+        // As long as there is something left of the miser's share, he has it as it came; then it is copied for him.
+        let copied = hoarded.copies();
+        assert_eq!(
+            (hoarded.pieces().len() == 1, copied >= u32::from(beyond > 0)),
+            (copied == 1, true),
+            "message {number}"
+        );
+        beyond += copied;
+        hoard.push(hoarded);
+    }
+    // Of 2048 frames that receive 1024 are lent at most, 512 to each of two who ask, and a message takes 44 to 48.
+    assert!((88..=90).contains(&beyond), "{:?}", hoards.copies());
+    assert_eq!(hoards.copies().here, 0);
+    for (number, message) in hoard.iter().enumerate() {
+        assert!(by_pieces(message) == payload(number, LARGE), "what is kept was written over: message {number}");
+    }
+    drop(hoard);
+    // He has all of it again.
+    assert!(
+        eventually(|| {
+            let (hoarded, taken) = send(1);
+            hoarded.copies() == 0 && taken.1 == 0
+        }),
+        "{}",
+        status(&quick)
+    );
+    assert!(eventually(|| lent(&quick) == 0), "{} frames are out", lent(&quick));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// A session ends without a word while it has messages: their frames go back. A runtime is killed: what its sinks have stays as it is.
+#[test]
+fn frames_come_back_from_the_dead_and_outlive_a_runtime() {
+    let _watchdog = Watchdog::start("deaths", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, mut two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b, watcher) = (one.session("source"), two.session("sink"), two.session("watcher"));
+    let qos = accelerated(reliable());
+    let sink = scattered(&b, qos, "c");
+    let (stream, from) = source(&a, qos, "c", 1);
+    goes_over(&stream, "host-1", "xdp");
+    assert!(eventually(|| pass(&from, &sink, &payload(0, LARGE), &a).copies() == 0), "{}", status(&b));
+    for number in 0..5 {
+        from.send(&payload(number, LARGE)).unwrap();
+        // SAFETY: never used again, and not given back: its session goes with it.
+        let message = unsafe { sink.consume_raw(Some(LIMIT)) }.unwrap();
+        assert!(message.pieces().len() > 40);
+        std::mem::forget(message);
+    }
+    assert!(eventually(|| lent(&watcher) >= 5 * 44), "{}", lent(&watcher));
+    drop((sink, b));
+    assert!(eventually(|| lent(&watcher) == 0), "{} frames are out", lent(&watcher));
+
+    let b = two.session("next");
+    let sink = scattered(&b, qos, "d");
+    let (stream, from) = source(&a, qos, "d", 1);
+    goes_over(&stream, "host-1", "xdp");
+    assert!(eventually(|| pass(&from, &sink, &payload(0, LARGE), &a).copies() == 0), "{}", status(&b));
+    let kept = pass(&from, &sink, &payload(7, LARGE), &a);
+    assert!(kept.pieces().len() > 40);
+    two.again();
+    // The next runtime receives into other memory, and the session gets to know that.
+    let next = || {
+        let message = pass(&from, &sink, &payload(9, LARGE), &a);
+        assert!(by_pieces(&message) == payload(9, LARGE));
+        message.pieces().len() > 40
+    };
+    assert!(eventually(next), "{}", law(&a));
+    assert!(by_pieces(&kept) == payload(7, LARGE) && kept.copies() == 0, "what was kept is not what it was");
+}
+
+/// Frames are lost, repeated and out of order on their way, and messages are whole and in order.
+#[test]
+fn what_is_lost_repeated_or_out_of_order_is_put_right() {
+    let _watchdog = Watchdog::start("faults", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [mut one, mut two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    one.again_with(Plan { lose_ppm: 5_000, repeat_ppm: 20_000, delay_ppm: 20_000, change_ppm: 5_000, cut: false }, 11);
+    // Both check frames, or none does.
+    two.again_with(Plan { lose_ppm: 1_000, repeat_ppm: 1_000, delay_ppm: 1_000, change_ppm: 0, cut: false }, 12);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let qos = accelerated(reliable());
+    let sink = scattered(&b, qos, "c");
+    let (stream, source) = source(&a, qos, "c", 1);
+    goes_over(&stream, "host-1", "xdp");
+    assert!(eventually(|| pass(&source, &sink, &payload(0, LARGE), &a).copies() == 0), "{}", status(&b));
+    let sent = |number: usize| payload(number, 2000 + number * 997);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..150).for_each(|number| {
+                source.send(&sent(number)).unwrap();
+            })
+        });
+        for number in 0..150 {
+            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {number}: {e}; {}", law(&a)));
+            assert!(
+                by_pieces(&message) == sent(number),
+                "message {number} of {} pieces differs",
+                message.pieces().len()
+            );
+        }
+    });
+    assert!(sink.copies().scattered > 75, "{:?}", sink.copies());
+    assert!(eventually(|| lent(&b) == 0), "{} frames are out", lent(&b));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// With two domains an interface's memory is nobody's to see: messages come copied, and say so.
+#[test]
+fn where_there_are_two_domains_nothing_is_shown() {
+    let _watchdog = Watchdog::start("two domains", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| {
+            for name in ["default", "other"] {
+                config.domains.insert(name.into(), Domain::default());
+            }
+        })
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let qos = accelerated(reliable());
+    let sink = scattered(&b, qos, "c");
+    let (stream, source) = source(&a, qos, "c", 1);
+    goes_over(&stream, "host-1", "xdp");
+    for number in 0..10 {
+        let message = pass(&source, &sink, &payload(number, LARGE), &a);
+        assert!(by_pieces(&message) == payload(number, LARGE));
+        assert_eq!((message.pieces().len(), message.copies()), (1, 1));
+    }
+    assert_eq!(sink.copies(), CopyCounts { runtime: 10, ..CopyCounts::default() });
+    assert_eq!(lent(&b), 0);
+}
+
+/// Where there are no frames, there is one piece, and the sink's program is the same.
+#[test]
+fn over_udp_and_on_one_host_there_is_one_piece() {
+    let _watchdog = Watchdog::start("one piece", TEST);
+    let hosts = hosts(2, |_, _| ());
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let sink = scattered(&b, reliable(), "c");
+    let (_stream, remote) = source(&a, reliable(), "c", 1);
+    let mut copies = 0;
+    for number in 0..50 {
+        let message = pass(&remote, &sink, &payload(number, LARGE), &a);
+        assert!(by_pieces(&message) == payload(number, LARGE) && message.pieces().len() == 1);
+        copies += message.copies();
+    }
+    // The kernel puts fragments where they belong, but for those of which it is not known in time.
+    assert!(copies < 50 && u64::from(copies) == sink.copies().all(), "{copies} of 50 were copied: {:?}", sink.copies());
+    let here = scattered(&a, reliable(), "here");
+    let (_stream, local) = source(&a, reliable(), "here", 1);
+    let message = pass(&local, &here, &payload(1, LARGE), &a);
+    assert!(by_pieces(&message) == payload(1, LARGE) && message.pieces().len() == 1 && message.copies() == 0);
+    assert_eq!(here.copies(), CopyCounts::default());
+}
