@@ -205,10 +205,9 @@ fn frames_come_back_from_the_dead_and_outlive_a_runtime() {
     assert!(eventually(|| pass(&from, &sink, &payload(0, LARGE), &a).copies() == 0), "{}", status(&b));
     for number in 0..5 {
         from.send(&payload(number, LARGE)).unwrap();
-        // SAFETY: never used again, and not given back: its session goes with it.
+        // SAFETY: not used again, and never given back: its session goes with it.
         let message = unsafe { sink.consume_raw(Some(LIMIT)) }.unwrap();
         assert!(message.pieces().len() > 40);
-        std::mem::forget(message);
     }
     assert!(eventually(|| lent(&watcher) >= 5 * 44), "{}", lent(&watcher));
     drop((sink, b));
