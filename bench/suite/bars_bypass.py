@@ -50,6 +50,8 @@ class Bypass:
                 self._round_trip(variant)
             self._one_way("xdp", (64, 1024))
             self._one_way("dpdk-memif", (64, 1024, 8192))
+            for variant, name in (("xdp", "AF_XDP"), ("dpdk-af-packet", "DPDK over AF_PACKET")):
+                self._copies(f"{variant}-scattered", name)
         if any(c.placement == "veth" and c.experiment == "fanout" for c in known):
             self._fan_out()
         if any(c.experiment == "rebind" for c in known):
@@ -167,6 +169,18 @@ class Bypass:
             local = self._rounds(link[0], "msgs_per_s")
             best, name = {n: min(best[n], local[n]) for n in best if n in local}, lower
         self._quotient(what, bar, mine, best, self._limit(share, False, reported), name)
+
+    def _copies(self, variant: str, name: str) -> None:
+        what, bar = f"64 KB messages over {name} in the frames in which they came", "copies by user code: 0"
+        cell = self._cell("insane", "oneway", variant=variant)
+        if cell is None:
+            why = self._why("insane", experiment="oneway", variant=variant)
+            self._say(what, bar, why, "not measured")
+            return
+        reps = self.table[cell]
+        copies, messages = sum(r.extra["copies"] for r in reps), sum(r.samples for r in reps)
+        speed = shown(median_interval([r.values["gbit_per_s"] for r in reps], self.judge.rng), "Gbit/s")
+        self._say(what, bar, f"{copies} of {messages} messages, {speed}", "pass" if copies == 0 else "fail")
 
     def _fan_out(self) -> None:
         bar = f"≥ {FAN_OUT_SHARE:.0%} of a bare fan-out to as many sleeping readers"

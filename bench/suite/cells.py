@@ -17,7 +17,7 @@ LARGE_BYTES = 128 << 20
 EVERY_COUNT = ("insane", "iceoryx2", "aeron")
 #: Past the kernel's network stack, between two hosts: who does so alone, and the variants of INSANE that do.
 BARE = ("af-xdp", "dpdk")
-BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp")
+BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp", "xdp-scattered", "dpdk-af-packet-scattered")
 
 
 @dataclass(frozen=True)

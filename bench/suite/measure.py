@@ -99,7 +99,7 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
             (r,) = results["oneway-sink"]
             rate = r["samples"] * 1e9 / r["elapsed_ns"]
             values = {"msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9}
-            return values, r["samples"], r["cpu_ns"] / r["samples"], r["lost"], {}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], r["lost"], {"copies": r.get("copies")}
         (source,), sinks = results["fanout-source"], results["fanout-sink"]
         rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
         rate = sum(rates) / len(rates)

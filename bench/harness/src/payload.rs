@@ -67,7 +67,29 @@ impl Tally {
     /// A damaged, repeated or reordered message.
     #[inline]
     pub fn take(&mut self, message: &[u8]) -> Result<()> {
-        let n = check(message, self.payload)?;
+        self.book(check(message, self.payload)?)
+    }
+
+    /// The same of one that lies in several places, of which the first has eight bytes or more.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_pieces<'m>(&mut self, pieces: impl Iterator<Item = &'m [u8]>) -> Result<()> {
+        let (mut length, mut n, mut last) = (0, None, 0);
+        for piece in pieces {
+            read_all(piece);
+            length += piece.len();
+            n = n.or_else(|| piece.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
+            last = piece.last().copied().unwrap_or(last);
+        }
+        match n {
+            Some(n) if length == self.payload && (length <= 8 || last == n as u8) => self.book(n),
+            _ => bail!("a message of {length} bytes was damaged: its number is {n:?}, its last byte {last}"),
+        }
+    }
+
+    #[inline]
+    fn book(&mut self, n: u64) -> Result<()> {
         if n < self.next {
             bail!("message {n} came again or out of order, {} was due", self.next);
         }
@@ -89,6 +111,19 @@ mod tests {
         let mut m = vec![0; 64];
         stamp(&mut m, n);
         m
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_booked_as_a_whole_one() {
+        let (whole, mut tally) = (message(0), Tally::new(64));
+        tally.take(&whole).unwrap();
+        let mut damaged = message(1);
+        damaged[63] ^= 1;
+        assert!(tally.take_pieces(damaged.chunks(20)).is_err());
+        assert!(tally.take_pieces(message(1)[..60].chunks(20)).is_err());
+        tally.take_pieces(message(3).chunks(20)).unwrap();
+        assert_eq!((tally.received, tally.lost), (2, 2));
+        assert!(tally.take_pieces(message(2).chunks(20)).is_err(), "out of order");
     }
 
     #[test]

@@ -45,11 +45,16 @@ pub trait Producer {
 
 /// The receiving end of `oneway` and `fanout`.
 pub trait Consumer {
-    /// Takes what is there, at least trying once; every message goes through [`Tally::take`].
+    /// Takes what is there, at least trying once; every message goes through [`Tally::take`] or [`Tally::take_pieces`].
     ///
     /// # Errors
     /// Whatever makes the repetition void.
     fn receive(&mut self, tally: &mut Tally) -> Result<()>;
+
+    /// How often payloads were copied by user code of this end's host up to now, where the system counts that.
+    fn copies(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A messaging system under test.
@@ -210,7 +215,7 @@ fn produce(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Produc
         } else if now_ns() - start >= limit {
             let elapsed_ns = now_ns() - start;
             let cpu_ns = Some(cpu.total_ns()? - cpu_start);
-            control.result(&Rate { samples: n - first, elapsed_ns, cpu_ns, lost: 0 })?;
+            control.result(&Rate { samples: n - first, elapsed_ns, cpu_ns, lost: 0, copies: None })?;
             done = true;
         }
     }
@@ -227,7 +232,7 @@ fn consume(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Consum
         end.receive(&mut tally)?;
     }
     let cpu_start = if measures_cpu { cpu.total_ns()? } else { 0 };
-    let (start, first, lost) = (now_ns(), tally.received, tally.lost);
+    let (start, first, lost, copied) = (now_ns(), tally.received, tally.lost, end.copies());
     let mut look = first;
     while !stop.requested() {
         end.receive(&mut tally)?;
@@ -240,7 +245,8 @@ fn consume(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Consum
         if elapsed_ns >= limit {
             let cpu_ns = if measures_cpu { Some(cpu.total_ns()? - cpu_start) } else { None };
             let (samples, lost) = (tally.received - first, tally.lost - lost);
-            control.result(&Rate { samples, elapsed_ns, cpu_ns, lost })?;
+            let copies = end.copies().zip(copied).map(|(now, before)| now - before);
+            control.result(&Rate { samples, elapsed_ns, cpu_ns, lost, copies })?;
             break;
         }
     }

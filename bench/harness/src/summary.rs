@@ -46,6 +46,9 @@ pub struct Rate {
     pub cpu_ns: Option<u64>,
     /// Messages missing in the window, by sequence numbers.
     pub lost: u64,
+    /// Copies of payloads by user code of the receiving end's host in the window, where the system counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u64>,
 }
 
 /// The sample at `part` of 100 000 of sorted samples.

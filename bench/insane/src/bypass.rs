@@ -14,12 +14,20 @@ pub(crate) const XDP: &str = "xdp";
 const MEMIF: &str = "dpdk-memif";
 const AF_PACKET: &str = "dpdk-af-packet";
 const DPDK_AF_XDP: &str = "dpdk-af-xdp";
+/// The same, with sinks that take messages in the frames in which they came.
+const XDP_SCATTERED: &str = "xdp-scattered";
+const AF_PACKET_SCATTERED: &str = "dpdk-af-packet-scattered";
+
+/// Whether sinks take messages as lists of pieces.
+pub(crate) fn is_scattered(variant: &str) -> bool {
+    [XDP_SCATTERED, AF_PACKET_SCATTERED].contains(&variant)
+}
 
 /// The kind of datapath that a variant asks for; `None` for one that asks for none.
 pub(crate) fn kind(variant: &str) -> Option<Kind> {
     match variant {
-        XDP => Some(Kind::Xdp),
-        MEMIF | AF_PACKET | DPDK_AF_XDP => Some(Kind::Dpdk),
+        XDP | XDP_SCATTERED => Some(Kind::Xdp),
+        MEMIF | AF_PACKET | DPDK_AF_XDP | AF_PACKET_SCATTERED => Some(Kind::Dpdk),
         _ => None,
     }
 }
@@ -89,6 +97,9 @@ pub(crate) fn modes() -> Vec<Mode> {
             modes.extend([MEMIF, AF_PACKET, DPDK_AF_XDP].map(|variant| of("rtt", variant)));
             modes.push(of("oneway", MEMIF).payloads(&[64, 1024, 8192]));
         }
+    }
+    for variant in [XDP_SCATTERED].into_iter().chain(has_dpdk().then_some(AF_PACKET_SCATTERED)) {
+        modes.push(Mode::new("oneway", Waiting::Adaptive, "datagram").variant(variant).veth().payloads(&[65536]));
     }
     modes
 }

@@ -46,14 +46,20 @@ struct Insane;
 const WINDOW_BYTES: usize = 512 << 10;
 const WINDOW_MESSAGES: usize = 2048;
 const WINDOW_LARGE: usize = 128;
+const WINDOW_SCATTERED: usize = 8;
 const WINDOW_MOST: usize = 4 << 20;
 /// How long a source waits for its sink's word on that.
 const WORD: Duration = Duration::from_millis(20);
 /// The port of both runtimes' datapaths; their hosts are theirs alone.
 const PORT: u16 = 7400;
 
-/// The window of a best-effort flow, in bytes of payload.
-fn window_bytes(payload: usize) -> usize {
+/// The window of a best-effort flow, in bytes of payload. Messages that stay in the frames in which they came take no more of them than a
+/// datapath lends.
+fn window_bytes(args: &Args) -> usize {
+    let payload = args.payload;
+    if bypass::is_scattered(&args.variant) {
+        return WINDOW_SCATTERED * payload;
+    }
     WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST))
 }
 
@@ -82,6 +88,7 @@ struct Host {
     kind: Option<Kind>,
     payload: usize,
     two_hosts: bool,
+    scattered: bool,
 }
 
 impl Host {
@@ -103,7 +110,8 @@ impl Host {
             Waiting::Sleep => Wait::Sleep,
         };
         let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
-        Ok(Self { session, wait, qos, kind, payload: args.payload, two_hosts: args.two_hosts() })
+        let scattered = bypass::is_scattered(&args.variant);
+        Ok(Self { session, wait, qos, kind, payload: args.payload, two_hosts: args.two_hosts(), scattered })
     }
 
     /// Waits until a source has so many sinks, and, if a datapath was asked for, goes to them by that.
@@ -125,7 +133,7 @@ impl Host {
     }
 
     fn sink(&self, channel: &str) -> Result<Sink> {
-        let options = SinkOptions { wait: self.wait, ..SinkOptions::default() };
+        let options = SinkOptions { wait: self.wait, scattered: self.scattered, ..SinkOptions::default() };
         self.stream()?.sink_with(channel, options).with_context(|| format!("opening a sink on {channel}"))
     }
 }
@@ -348,8 +356,15 @@ impl Consumer for Receiving {
     #[inline]
     fn receive(&mut self, tally: &mut Tally) -> Result<()> {
         let mut read_all = Ok(());
+        let scattered = self.host.scattered;
         let each = |message: &RawMessage| {
-            if let Err(e) = read(message, &mut self.copy, |bytes| tally.take(bytes)) {
+            let pieces = message.pieces();
+            let taken = if scattered && pieces.len() > 1 {
+                tally.take_pieces(pieces.map(|piece| piece.as_slice().unwrap_or(&[])))
+            } else {
+                read(message, &mut self.copy, |bytes| tally.take(bytes))
+            };
+            if let Err(e) = taken {
                 read_all = Err(e);
             }
         };
@@ -361,6 +376,10 @@ impl Consumer for Receiving {
             Some(word) => self.tell(word),
             None => Ok(()),
         }
+    }
+
+    fn copies(&self) -> Option<u64> {
+        self.host.scattered.then(|| self.sink.copies().all())
     }
 }
 
@@ -457,7 +476,7 @@ impl System for Insane {
         let windowed = args.two_hosts() && args.variant != RELIABLE;
         let window = |index| -> Result<_> {
             let words = host.sink(&progress_channel(index))?;
-            Ok((Window::new(window_bytes(args.payload), args.payload), words))
+            Ok((Window::new(window_bytes(args), args.payload), words))
         };
         let windows = (0..args.sinks).filter(|_| windowed).map(window).collect::<Result<_>>()?;
         let source = host.source("flow", args.payload)?;
@@ -469,7 +488,7 @@ impl System for Insane {
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
-        let words = windowed.then(|| Words::new(window_bytes(args.payload), args.payload));
+        let words = windowed.then(|| Words::new(window_bytes(args), args.payload));
         Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, index: args.index, host })
     }
 
