@@ -205,6 +205,40 @@ fn with_weighted_classes_everything_arrives_and_each_stream_is_in_order() {
 }
 
 #[test]
+fn a_reliable_stream_is_in_order_when_there_is_no_memory_for_some_of_it() {
+    let _watchdog = Watchdog::start("memory", TEST);
+    let hosts = hosts(2, |_, c| c.network.get_or_insert_default().memory_mib = 1);
+    let (a, b) = (hosts[0].session("source"), hosts[1].session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let source = a.stream(reliable()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let payload = |n: u32| {
+        // Small ones of several sizes, and some in parts, for which memory is taken before they are whole.
+        let len = [64, 1000, 100_000, 300, 5000, 60_000][n as usize % 6];
+        let mut bytes = vec![n as u8; len];
+        bytes[..4].copy_from_slice(&n.to_le_bytes());
+        bytes
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..1200 {
+                source.send(&payload(n)).unwrap();
+            }
+        });
+        // What a sink keeps others cannot have.
+        let mut kept = std::collections::VecDeque::new();
+        for n in 0..1200 {
+            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{n}: {e}"));
+            assert!(message.to_vec() == payload(n), "{n}: {:?}", &message.to_vec()[..4]);
+            kept.push_back(message);
+            if kept.len() > 5 {
+                kept.pop_front();
+            }
+        }
+    });
+}
+
+#[test]
 fn the_largest_messages_cross() {
     let _watchdog = Watchdog::start("largest", TEST);
     let hosts = hosts(2, |_, _| ());

@@ -644,7 +644,8 @@ impl Store for Memory<'_> {
         let Incoming { domain, source } = *self.incoming.get(&flow)?;
         let of = self.domains.get_mut(domain)?;
         let making = self.loan.and_then(|_| of.begin_making(source, bytes));
-        let slot = making.or_else(|| of.take_slot(bytes))?;
+        let slot = making.or_else(|| of.take_slot(bytes));
+        let slot = slot.or_else(|| urgent.then(|| of.begin_without_slot(bytes)).flatten())?;
         of.note_fresh(slot);
         Some(name_of(domain, slot))
     }

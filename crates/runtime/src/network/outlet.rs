@@ -28,6 +28,9 @@ const MANY_TAPS: usize = 256;
 /// The size of a new segment, in bytes, for messages that are smaller.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
+/// A segment takes at most this part of what a domain may have, unless one message needs more.
+const SIZES: u64 = 16;
+
 /// The least time between two times that segments are given back: making others takes this thread a millisecond or more, and
 /// where arrivals of several sizes fill the memory they would take it from each other with every message.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
@@ -489,7 +492,8 @@ impl Domain {
         if left < stride {
             return;
         }
-        let target = SEGMENT_BYTES.max(stride).min(left);
+        // However little there is, messages of many sizes find some.
+        let target = SEGMENT_BYTES.min(self.memory_limit / SIZES).max(stride).min(left);
         let Ok(geometry) = geometry_for(len, target) else { return };
         let huge = self.huge_pages && geometry.bytes() >= insane_shm::memory::HUGE_PAGE as u64;
         let segment = Segment::create(geometry, huge).or_else(|_| Segment::create(geometry, false));
@@ -553,6 +557,13 @@ impl Domain {
         if let Some((total, parts)) = parts {
             return self.deliver_parts(source, d, total, parts);
         }
+        // Those before it wait for memory: so does it, and its slot may be what they wait for.
+        if let Some(slot) = held.filter(|_| self.remotes[source].as_ref().is_some_and(Remote::is_stalled)) {
+            let bytes = self.slab.written(slot, 0, d.length).unwrap_or(&[]).to_vec();
+            self.slab.unhold(slot);
+            d.flags |= FLAG_COPIED;
+            return self.no_memory(source, d, bytes);
+        }
         match arrived {
             Arrived::Bytes(bytes) if !reliable && self.gather(source, &d, bytes, coming) => return true,
             // What came before it of any source goes first.
@@ -567,7 +578,7 @@ impl Domain {
             } else {
                 let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
                 slot = if behind { None } else { self.take_slot(d.length) };
-                let Some(slot) = slot else { return self.no_memory(source, d, bytes) };
+                let Some(slot) = slot else { return self.no_memory(source, d, bytes.to_vec()) };
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
                     to.copy_from_slice(bytes);
                 }
@@ -592,10 +603,10 @@ impl Domain {
     }
 
     /// There is no memory for a message: it waits if it is reliable, else it is dropped. Returns whether it has left this memory.
-    pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: &[u8]) -> bool {
+    pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: Vec<u8>) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
         if remote.reliable {
-            remote.stalled.push_back((d, bytes.to_vec()));
+            remote.stalled.push_back((d, bytes));
             return false;
         }
         for tap in &mut remote.taps {

@@ -258,13 +258,27 @@ impl Domain {
         if !wanted || self.scatter.memories.is_empty() || frames > self.share() {
             return None;
         }
+        self.begin(Making::Frames(bytes, Parts::default()))
+    }
+
+    /// Begins a message that all later ones of its flow wait for, in memory that nobody shares: they may have all slots there are, and
+    /// give none back before they are handed on. The name is a slot's. All such messages together are no more than the domain may have
+    /// in slots, or one.
+    pub(crate) fn begin_without_slot(&mut self, bytes: u32) -> Option<SlotId> {
+        let of = |making: &Making| if let Making::Heap(all) = making { all.len() as u64 } else { 0 };
+        let others: u64 = self.scatter.makings.values().map(of).sum();
+        let fits = others == 0 || others + u64::from(bytes) <= self.memory_limit;
+        fits.then(|| self.begin(Making::Heap(vec![0; bytes as usize])))?
+    }
+
+    fn begin(&mut self, making: Making) -> Option<SlotId> {
         let scatter = &mut self.scatter;
         scatter.next = scatter.next.wrapping_add(1);
         // Not one that is in use still, after four thousand million others.
         if scatter.makings.contains_key(&scatter.next) {
             return None;
         }
-        scatter.makings.insert(scatter.next, Making::Frames(bytes, Parts::default()));
+        scatter.makings.insert(scatter.next, making);
         Some(SlotId { segment: MAKING, slot: scatter.next })
     }
 
@@ -401,7 +415,7 @@ impl Domain {
             let Some(slot) = whole else {
                 let mut bytes = vec![0; total as usize];
                 parts.into_iter().for_each(|parts| parts.copy_to(&mut bytes));
-                return self.no_memory(source, d, &bytes);
+                return self.no_memory(source, d, bytes);
             };
             if let Some((parts, to)) = parts.zip(self.slab.bytes_mut(slot, 0, total)) {
                 parts.copy_to(to);
