@@ -25,9 +25,9 @@ fn streams_that_spare_no_resources_go_over_dpdk_and_others_over_udp() {
     let (a, b) = (one.session("ping"), two.session("pong"));
     let (kind, state, text) = datapaths(&a).pop().expect("two");
     assert_eq!((kind.as_str(), state.as_str()), ("dpdk", "open"), "{text}");
-    assert!(text.contains("(net_af_packet)") && text.contains("it can only be polled"), "{text}");
+    assert!(text.contains("(net_af_packet), MTU 1500") && text.contains("it wakes sleepers"), "{text}");
     let doctor = a.report("doctor").unwrap();
-    assert!(doctor.contains("it can only be polled"), "{doctor}");
+    assert!(doctor.contains("it wakes sleepers"), "{doctor}");
     let kinds = [
         (Qos::default(), "udp", "datagram"),
         (unsparing(Qos::default()), "dpdk", "datagram"),

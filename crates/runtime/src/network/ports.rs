@@ -31,6 +31,8 @@ pub(crate) struct Port {
     pub(crate) tap: Control,
     pub(crate) rx: RxBatch,
     pub(crate) tx: TxBatch<'static>,
+    /// It could wake nobody when that was last asked of it.
+    pub(crate) polled: bool,
 }
 
 /// What became of a datapath that the configuration names, for reports.
@@ -81,7 +83,8 @@ impl Port {
         let bytes = datapath.capabilities().slot_bytes;
         let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
         let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
-        Self { kind, datapath, tap, rx: RxBatch { free, limit, ..RxBatch::default() }, tx: TxBatch::default() }
+        let rx = RxBatch { free, limit, ..RxBatch::default() };
+        Self { kind, datapath, tap, rx, tx: TxBatch::default(), polled: false }
     }
 }
 
