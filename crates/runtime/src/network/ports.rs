@@ -177,6 +177,7 @@ fn dpdk(settings: &config::Datapath, at: usize) -> Result<Opened, DatapathError>
         buffers: settings.frames,
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
+        mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)
