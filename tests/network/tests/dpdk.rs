@@ -25,9 +25,9 @@ fn streams_that_spare_no_resources_go_over_dpdk_and_others_over_udp() {
     let (a, b) = (one.session("ping"), two.session("pong"));
     let (kind, state, text) = datapaths(&a).pop().expect("two");
     assert_eq!((kind.as_str(), state.as_str()), ("dpdk", "open"), "{text}");
-    assert!(text.contains("(net_af_packet)") && text.contains("it can only be polled"), "{text}");
+    assert!(text.contains("(net_af_packet), MTU 1500") && text.contains("it wakes sleepers"), "{text}");
     let doctor = a.report("doctor").unwrap();
-    assert!(doctor.contains("it can only be polled"), "{doctor}");
+    assert!(doctor.contains("it wakes sleepers"), "{doctor}");
     let kinds = [
         (Qos::default(), "udp", "datagram"),
         (unsparing(Qos::default()), "dpdk", "datagram"),
@@ -74,6 +74,53 @@ fn streams_that_spare_no_resources_go_over_dpdk_and_others_over_udp() {
     goes_over(&stream, "host-1", "dpdk");
     source.send(b"once more").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"once more");
+}
+
+/// The first end of a memif has this MTU and room for a whole message in a frame.
+#[test]
+fn a_port_has_the_mtu_that_it_is_given() {
+    let _watchdog = Watchdog::start("mtu", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("memif");
+    let [one, two] = ["server", "client"].map(|role| {
+        cables.runtime(PROGRAM, usize::from(role == "client"), |config| {
+            on_dpdk(config, &library);
+            let datapath = &mut config.network.get_or_insert_default().datapath[0];
+            datapath.interface.clear();
+            datapath.device = format!("net_memif0,role={role},socket={},socket-abstract=no", socket.display());
+            datapath.mtu = 9000;
+        })
+    });
+    let (a, b) = (one.session("one"), two.session("two"));
+    for session in [&a, &b] {
+        let (_, state, text) = datapaths(session).pop().expect("two");
+        assert!(state == "open" && text.contains("(net_memif), MTU 9000, "), "{text}");
+    }
+    let (stream, source, sink) = ends(&a, &b, unsparing(reliable()), "jumbo");
+    goes_over(&stream, "host-1", "dpdk");
+    for len in [8000, 9000, 100_000] {
+        let payload: Vec<u8> = (0..len).map(|i: usize| (i * 31 + len) as u8).collect();
+        source.send(&payload).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len}: {e}; {}", law(&a)));
+        assert!(message.to_vec() == payload, "{len} bytes");
+    }
+}
+
+#[test]
+fn an_mtu_that_the_device_has_not_is_said() {
+    let _watchdog = Watchdog::start("mtu too large", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    let one = cables.runtime(PROGRAM, 0, |config| {
+        on_dpdk(config, &library);
+        config.network.get_or_insert_default().datapath[0].mtu = 9000;
+    });
+    let a = one.session("one");
+    let (_, state, text) = datapaths(&a).pop().expect("two");
+    assert!(state == "absent" && text.contains("veth1 has an MTU of 1500, and mtu is 9000"), "{text}");
+    assert!(a.report("doctor").unwrap().contains("veth1 has an MTU of 1500, and mtu is 9000"));
 }
 
 #[test]

@@ -184,3 +184,15 @@ fn systemd_takes_the_unit_with_the_drop_in() {
     std::fs::write(beside.join("datapaths.conf"), drop_in.replace("AmbientCapabilities", "AmbientCapability")).unwrap();
     assert!(verify().err.contains("AmbientCapability"), "{:?}", verify());
 }
+
+/// A card's group is a file below `/dev/vfio`, which the unit hides. Whoever has no card keeps it hidden.
+#[test]
+fn the_unit_hides_devices_and_says_what_a_card_takes() {
+    assert!(read("packaging/systemd/insaned.service").lines().any(|line| line == "PrivateDevices=true"));
+    let drop_in = read("packaging/systemd/datapaths.conf");
+    let mut lines = drop_in.lines().filter(|line| line.contains("PrivateDevices"));
+    assert!(lines.all(|line| line.starts_with("# A card by vfio-pci takes PrivateDevices=no")), "{drop_in}");
+    for text in [&drop_in, &read("docs/guide/datapaths.md")] {
+        assert!(text.contains("PrivateDevices=no"), "{text}");
+    }
+}

@@ -367,8 +367,9 @@ static int take_address(insane_datapath_port *port, char *error, size_t capacity
 static void find_wake(insane_datapath_port *port)
 {
     char link[32], target[64];
-    port->wake = -1;
-    if (!port->wakes)
+    /* AF_PACKET's socket is readable as long as its receive ring has something. The driver knows of no interrupt there. */
+    port->wake = port->ring;
+    if (port->wake >= 0 || !port->wakes)
         return;
     port->wake = rte_eth_dev_rx_intr_ctl_q_get_fd(port->id, 0);
     if (port->wake < 0) {
@@ -463,7 +464,8 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
     info->gather_from = GATHER_FROM;
     info->wake_fd = port->wake;
     memcpy(info->address, port->address.addr_bytes, RTE_ETHER_ADDR_LEN);
-    snprintf(port->chosen, sizeof port->chosen, "%s (%s), %s, %s%s; %s started with \"%s\"", port->name, port->driver,
+    snprintf(port->chosen, sizeof port->chosen, "%s (%s), MTU %u, %s, %s%s; %s started with \"%s\"", port->name, port->driver,
+             port->max_frame - header_bytes(port),
              port->gathers ? "payload is read where it lies" : "payload is copied into the device's buffers first",
              port->wake >= 0 ? "it wakes sleepers" : "it can only be polled",
              port->shown_fd >= 0 ? ", received frames may be lent where they lie" : "", rte_version(), eal_arguments());

@@ -7,6 +7,7 @@
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* The link is looked at every 5 ms; what connects to a server connects anew after 300 ms without one, or 10 ms if it was refused.
@@ -208,6 +209,12 @@ int32_t port_arm(insane_datapath_port *port)
         uint64_t count;
         ssize_t drained = read(port->wake, &count, sizeof count);
         (void)drained;
+    }
+    /* An interface that went down is told to its socket once, which is ready until somebody asks. */
+    if (port->ring >= 0) {
+        int told;
+        socklen_t length = sizeof told;
+        (void)getsockopt(port->ring, SOL_SOCKET, SO_ERROR, &told, &length);
     }
     /* A device whose descriptor is readable as long as there is something has no interrupt to be turned on. */
     int result = rte_eth_dev_rx_intr_enable(port->id, 0);

@@ -225,6 +225,46 @@ fn the_kernel_pings_a_station_on_af_xdp() {
     kernel_is_a_neighbour("net_af_xdp", Foreign::Copies, false);
 }
 
+/// AF_PACKET's socket wakes a sleeper; also once its interface has been down, of which the socket is told as of an error.
+#[test]
+fn a_sleeper_is_woken_by_af_packet() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let (a, b) = (open(dpdk, &cable, 0), open(dpdk, &cable, 1));
+    assert!(b.describe().contains("it wakes sleepers"), "{}", b.describe());
+    let mut rig = Rig { a, b };
+    let (to, form) = (rig.b.address().expect("it is open"), Form::of(&rig));
+    let handle = rig.b.wake_handle().expect("a handle").try_clone_to_owned().expect("it can be duplicated");
+    let mut rx = slots(&*rig.b);
+    for down in [false, true] {
+        if down {
+            for state in ["down", "up"] {
+                cable.ip(1, &format!("link set {DEVICE} {state}")).expect("it can be set");
+            }
+        }
+        let start = Instant::now();
+        let asleep = |ms: i64| {
+            let some = Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 };
+            poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&some)) == Ok(0)
+        };
+        // Whatever came before, it is quiet at last.
+        while !(rig.b.arm() == Armed::Sleep && asleep(50)) {
+            rig.b.receive(&mut rx, None);
+            rx.taken.drain(..).for_each(|taken| rx.free.push(taken.slot));
+            assert!(start.elapsed() < PATIENCE, "it is never quiet, down: {down}");
+        }
+        let mut woken = false;
+        while !woken {
+            let mut tx = TxBatch::default();
+            form.add(&mut tx, to, &pattern(1, 100), 0);
+            rig.a.transmit(&mut tx);
+            woken = !asleep(200);
+            assert!(start.elapsed() < PATIENCE, "nothing wakes it, down: {down}");
+        }
+    }
+}
+
 /// A port with an interrupt wakes its sleeper: the kernel pings, and whoever has the port sleeps between the packets.
 #[test]
 fn a_sleeper_is_woken_by_a_tap() {

@@ -67,6 +67,8 @@ pub struct Datapath {
     pub gateway: String,
     /// The VLAN in which it is, 1 to 4094; 0 for frames without a tag.
     pub vlan: u16,
+    /// The largest packet of DPDK's port in bytes, 1280 to 9000; 0 for the interface's, or 1500 where there is none.
+    pub mtu: u16,
     /// Where frames are taken: `auto`, `native`, `generic`.
     pub mode: Mode,
     /// Whether the driver may be asked to leave frames where they are.
@@ -113,6 +115,7 @@ impl Default for Datapath {
             station: String::new(),
             gateway: String::new(),
             vlan: 0,
+            mtu: 0,
             mode: Mode::Auto,
             zero_copy: true,
             queues: Vec::new(),
@@ -142,6 +145,9 @@ const MOST: usize = 8;
 
 /// The greatest number of a VLAN (IEEE 802.1Q table 9-2: 4095 is reserved).
 const MOST_VLAN: u16 = 4094;
+
+/// What a port's MTU may be: no less than IPv6 needs (RFC 8200, section 5), no more than the packet engine carries.
+const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 
 /// The most receive queues that are named.
 const MOST_QUEUES: usize = 64;
@@ -194,6 +200,9 @@ impl Datapath {
         }
         if self.interrupts && self.kind != Kind::Dpdk {
             return Some(("interrupts", "true".into(), "nothing: it is for kind = \"dpdk\""));
+        }
+        if self.mtu != 0 && self.kind != Kind::Dpdk {
+            return Some(("mtu", self.mtu.to_string(), "nothing: it is for kind = \"dpdk\""));
         }
         if !self.library.is_empty() && !own {
             return Some(("library", quoted(&self.library), "nothing: it is for kind = \"dpdk\" and \"plugin\""));
@@ -283,6 +292,9 @@ impl Datapath {
         if self.vlan > MOST_VLAN {
             return refuse("vlan", &self.vlan, "a VLAN's number from 1 to 4094, or 0 for frames without a tag");
         }
+        if self.mtu != 0 && !MTU.contains(&self.mtu) {
+            return refuse("mtu", &self.mtu, "1280 to 9000 bytes, or 0 for the interface's");
+        }
         let twice = |(n, queue): (usize, &u32)| self.queues[..n].contains(queue);
         if self.queues.len() > MOST_QUEUES || self.queues.iter().enumerate().any(twice) {
             return refuse("queues", &format!("{:?}", self.queues), "numbers of receive queues, each once, at most 64");
@@ -369,9 +381,10 @@ mod tests {
             let config = parse(&format!("{ONE}vlan = {vlan}")).unwrap();
             assert_eq!(config.network.unwrap().datapath[0].tag(), tag);
         }
-        for place in
-            ["interface = \"eth1\"", "device = \"0000:01:00.0\"\neal = \"--in-memory\"\nlibrary = \"/opt/x.so\""]
-        {
+        for place in [
+            "interface = \"eth1\"\nmtu = 9000",
+            "device = \"0000:01:00.0\"\neal = \"--in-memory\"\nlibrary = \"/opt/x.so\"",
+        ] {
             let config = parse(&(ONE.to_owned() + &dpdk(place))).unwrap();
             assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
             assert!(place.contains(config.network.unwrap().datapath[1].place()));
@@ -444,6 +457,12 @@ mod tests {
             (&format!("{ONE}gateway = \"10.0.1.1\""), "network.datapath[0].gateway"),
             (&format!("{ONE}queues = [0, 1, 0]"), "network.datapath[0].queues"),
             (&format!("{ONE}vlan = 4095"), "network.datapath[0].vlan = 4095: it takes a VLAN's number from 1 to 4094"),
+            (
+                &format!("{ONE}mtu = 9000"),
+                "network.datapath[0].mtu = 9000: it takes nothing: it is for kind = \"dpdk\"",
+            ),
+            (&dpdk("device = \"net_null0\"\nmtu = 1279"), "network.datapath[0].mtu = 1279: it takes 1280 to 9000"),
+            (&dpdk("device = \"net_null0\"\nmtu = 9001"), "network.datapath[0].mtu = 9001: it takes 1280 to 9000"),
             (&format!("{ONE}vlan = -1"), "line 7, column 8: invalid value"),
             (&format!("{ONE}vlan = 70000"), "line 7, column 8: invalid value"),
             (&format!("{ONE}frames = 1000"), "network.datapath[0].frames"),

@@ -25,7 +25,7 @@ use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender};
@@ -51,6 +51,13 @@ const CHORES: Duration = Duration::from_millis(1);
 
 /// How long it sleeps at least and at most while a datapath has no way to wake it.
 const POLLING: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+
+/// How many times the longest spinning a datapath that has no way to wake the thread is looked at after its last frame. A sleep then
+/// is a wait for a timer, whatever comes meanwhile, and each frame that is answered late makes the next one late.
+const LIVELY: u32 = 5;
+
+/// Up to how many nanoseconds a sleep must not be longer than it was meant to be.
+const EXACT: i64 = 20_000_000;
 
 /// How long it sleeps at most while local sinks have messages that they have not counted.
 const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -133,6 +140,8 @@ pub(crate) struct Hub {
     awaiting: Duration,
     /// How long a port without a way to be woken is left alone now.
     polling: Duration,
+    /// When a frame went through such a port last.
+    polled_at: Option<Duration>,
     pub(crate) unknown: u64,
     /// Sinks and sources of other hosts that do not fit, and why the last did not.
     pub(crate) refusals: u64,
@@ -216,6 +225,7 @@ impl Hub {
             directory_at: None,
             awaiting: AWAITING.0,
             polling: POLLING.0,
+            polled_at: None,
             unknown: 0,
             refusals: 0,
             last_refusal: String::new(),
@@ -240,7 +250,7 @@ impl Hub {
                     self.received = 0;
                     rustix::thread::sched_yield();
                 }
-            } else if now.saturating_sub(busy_at) >= spin {
+            } else if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
                 if self.now().saturating_sub(busy_at) >= most {
@@ -260,6 +270,11 @@ impl Hub {
 
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// Whether a port that can only be polled had a frame so short a time ago that the next may be on its way.
+    fn is_lively(&self, now: Duration, patience: Duration) -> bool {
+        self.polled_at.is_some_and(|at| now.saturating_sub(at) < patience)
     }
 
     /// One look at everything. Returns whether there was something to do.
@@ -402,6 +417,9 @@ impl Hub {
             self.ports[port].rx.free.push(taken.slot);
         }
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
+        if report.frames > 0 && self.ports[port].polled {
+            self.polled_at = Some(now);
+        }
         report.frames > 0
     }
 
@@ -463,6 +481,9 @@ impl Hub {
             busy = true;
             reach(Step::Transmit);
             let report = datapath.transmit(tx);
+            if report.sent > 0 && self.ports[port].polled {
+                self.polled_at = Some(now);
+            }
             if report.refused > 0 {
                 self.note_refused(port, now);
             }
@@ -536,7 +557,8 @@ impl Hub {
         for port in &mut self.ports {
             let armed = port.datapath.arm();
             ready |= armed == Armed::Ready;
-            polled |= armed == Armed::Poll;
+            port.polled = armed == Armed::Poll;
+            polled |= port.polled;
         }
         // What wakes nobody is looked at again and again, less and less often while nothing happens.
         if polled {
@@ -562,7 +584,12 @@ impl Hub {
 
     /// Waits for events, and does what they say. Returns whether there were any, and whether there was more than the datapath.
     fn look(&mut self, timeout: Option<Duration>) -> (bool, bool) {
-        let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+        let mut timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+        if let Some(exact) = timeout.filter(|t| t.tv_sec == 0 && (1..=EXACT).contains(&t.tv_nsec)) {
+            // epoll_pwait rounds up to milliseconds, and epoll_pwait2 takes Linux 5.11. That it is readable is all that is asked here.
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact));
+            timeout = Some(rustix::event::Timespec::default());
+        }
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).is_err() {
             return (false, false);

@@ -37,6 +37,8 @@ pub(crate) struct Port {
     pub(crate) most_lent: u32,
     /// Whether payload that lands is copied there by the packet engine, and not by the kernel.
     pub(crate) copies: bool,
+    /// It could wake nobody when that was last asked of it.
+    pub(crate) polled: bool,
 }
 
 /// What became of a datapath that the configuration names, for reports.
@@ -89,8 +91,8 @@ impl Port {
         let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
         let most_lent = datapath.lends().iter().map(|memory| memory.most).sum();
         let rx = RxBatch { free, limit, ..RxBatch::default() };
-        let copies = kind != Kind::Udp;
-        Self { kind, datapath, tap, rx, tx: TxBatch::default(), loans: Loans::default(), most_lent, copies }
+        let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
+        Self { kind, datapath, tap, rx, tx, loans, most_lent, copies, polled: false }
     }
 }
 
@@ -186,6 +188,7 @@ fn dpdk(settings: &config::Datapath, at: usize, one_domain: bool) -> Result<Open
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
         lend: settings.lend && one_domain,
+        mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
     with_engine(raw, settings, address, PluginDatapath::describe)
