@@ -191,7 +191,8 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
         return fail(error, capacity, "buffers of %u bytes are too large", bytes);
     /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
     uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
-    if (port->choice.lend && port->gathers)
+    // AF_PACKET's driver puts a tag back into the frame, which it does in buffers of the pool's own alone.
+    if (port->choice.lend && port->gathers && !port->choice.tagged)
         port->rx = pool_to_show(port, half + rings, bytes + RTE_PKTMBUF_HEADROOM);
     if (port->rx == NULL)
         port->rx = pool("rx", half + rings, 0, bytes + RTE_PKTMBUF_HEADROOM);

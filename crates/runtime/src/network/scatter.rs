@@ -35,9 +35,10 @@ impl Loans {
         Arc::new(Loan { slot: Some(slot), port, back: Arc::clone(&self.back) })
     }
 
-    /// How many are.
+    /// How many somebody has.
     pub(crate) fn out(&self) -> u32 {
-        self.out
+        let back = self.back.lock().unwrap_or_else(PoisonError::into_inner).len();
+        self.out.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX))
     }
 
     /// Those that nobody has any more.
@@ -467,6 +468,7 @@ mod tests {
         loans.returned(&mut back);
         assert_eq!((back.len(), loans.out()), (0, 2));
         drop(parts);
+        assert_eq!(loans.out(), 1, "who has let go has it no more, though it is not back yet");
         loans.returned(&mut back);
         assert_eq!((back.len(), loans.out()), (1, 1));
         drop(two);
