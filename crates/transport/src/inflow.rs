@@ -298,6 +298,12 @@ impl InFlow {
         self.end.is_some_and(|end| self.account.settled >= end) && self.doubt.is_empty()
     }
 
+    /// Whether the sender has ended the flow and nothing of it is on its way: there is nothing that it would wait for.
+    pub(crate) fn is_complete(&self) -> bool {
+        let upto = if self.open.reliable { self.next } else { self.account.settled };
+        self.end.is_some_and(|end| upto >= end) && self.doubt.is_empty()
+    }
+
     /// Whether ticks have something to do.
     pub(crate) fn needs_ticks(&self) -> bool {
         self.end.is_some() || !self.doubt.is_empty()

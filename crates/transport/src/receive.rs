@@ -494,6 +494,12 @@ impl Path {
             if close.last {
                 incoming.end = Some(close.end);
             }
+            if incoming.is_complete() {
+                // Whatever comes after this flow need not wait.
+                self.end_incoming(flow);
+                self.control.push_back(Content::Closed(flow));
+                return;
+            }
             if !self.ticking {
                 // Soon, not at once: what was sent before may still be on its way.
                 self.next_tick = now + self.rtt.reordering();

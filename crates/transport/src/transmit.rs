@@ -72,9 +72,7 @@ impl Path {
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
-        } else if self.pattern.size > 0
-            && let Some(built) = self.next_alike(now, out, payloads)
-        {
+        } else if let Some(built) = self.next_alike(now, out, payloads) {
             return Some(built);
         }
         if self.hello_due.is_some_and(|due| due <= now) {

@@ -43,6 +43,12 @@ impl Pair {
 
     /// Lets `frames` frames go each way at most, then a millisecond pass.
     fn step(&mut self, frames: usize) {
+        self.exchange(frames);
+        self.now += MS;
+    }
+
+    /// Lets `frames` frames go each way at most, all at once.
+    fn exchange(&mut self, frames: usize) {
         for (from, to) in [(0, 1), (1, 0)] {
             for _ in 0..frames {
                 let mut frame = Vec::new();
@@ -62,7 +68,24 @@ impl Pair {
         while let Some(event) = self.ends[0].event() {
             self.told.push(event);
         }
-        self.now += MS;
+    }
+
+    /// What goes from the first to the second does not arrive.
+    fn lose(&mut self) {
+        let mut frame = Vec::new();
+        while self.ends[0].transmit(self.now, &mut frame, &mut Nothing).is_some() {
+            frame.clear();
+        }
+    }
+
+    /// Whether the second end has heard of a flow's end, and the first what became of its messages: how many were lost.
+    fn end_of(&self, flow: u32) -> (bool, Option<u64>) {
+        let ended = self.told.iter().any(|event| matches!(event, Event::Ended { flow: one, .. } if *one == flow));
+        let closed = self.told.iter().find_map(|event| match event {
+            Event::Closed { flow: one, counts } if *one == flow => Some(counts.lost),
+            _ => None,
+        });
+        (ended, closed)
     }
 
     fn open(&mut self, epoch: u128, reliable: bool) -> u32 {
@@ -148,6 +171,34 @@ fn a_flow_that_is_closed_before_it_is_open_ends_at_both_ends() {
                 "{reliable} after {frames} frames: one end still has it"
             );
         }
+    }
+}
+
+/// What comes after a flow, such as the same source's over another path, waits for its end.
+#[test]
+fn a_flow_that_has_brought_everything_ends_without_any_time_passing() {
+    for (reliable, loses) in [(false, false), (true, false), (false, true)] {
+        let mut pair = Pair::new(Config { dedicated: true, ..Config::default() });
+        let flow = pair.open(1, reliable);
+        (0..20).for_each(|_| pair.step(4));
+        for sequence in 1..=10 {
+            assert_eq!(pair.ends[0].send(flow, message(sequence, 64)), Ok(()));
+        }
+        if reliable {
+            // It goes on until the sinks are known to have everything.
+            pair.step(100);
+            pair.ends[1].advance(flow, 10);
+            (0..20).for_each(|_| pair.step(4));
+        }
+        if loses {
+            pair.lose();
+        }
+        pair.ends[0].close(flow);
+        (0..4).for_each(|_| pair.exchange(100));
+        assert_eq!(pair.arrived.len(), if loses { 0 } else { 10 });
+        assert_eq!(pair.end_of(flow), if loses { (false, None) } else { (true, Some(0)) }, "reliable: {reliable}");
+        (0..400).for_each(|_| pair.step(4));
+        assert_eq!(pair.end_of(flow), (true, Some(if loses { 10 } else { 0 })), "reliable: {reliable}");
     }
 }
 

@@ -148,6 +148,11 @@ impl Domain {
         self.remotes.iter().flatten().any(Remote::is_awaited) || self.outlets.iter().flatten().any(Outlet::is_behind)
     }
 
+    /// Whether a stream that is moving here waits for a sink.
+    pub(crate) fn holds_up_a_move(&self) -> bool {
+        self.remotes.iter().flatten().any(|remote| remote.reliable && remote.flows > 1 && remote.is_awaited())
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         self.cells.counters.clone()
     }

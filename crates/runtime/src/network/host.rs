@@ -104,6 +104,8 @@ pub(crate) struct Host {
     pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
     /// Streams that moved from one path to another.
     pub(crate) moves: u64,
+    /// Something that moves can go on: what waits is looked at with the next turn.
+    pub(crate) goes_on: bool,
 }
 
 /// From where a host is known.
@@ -184,6 +186,7 @@ impl Host {
             known: Known::Configured,
             offers: None,
             moves: 0,
+            goes_on: false,
         }
     }
 
@@ -398,6 +401,7 @@ impl Host {
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
         self.succeed(&flow);
+        self.goes_on |= flow.heir.is_some();
         // The path's counts do not have what it did not take.
         let left = flow.backlog.iter().map(Outgoing::messages).sum();
         for account in &flow.accounts {

@@ -62,6 +62,9 @@ const EXACT: i64 = 20_000_000;
 /// How long it sleeps at most while local sinks have messages that they have not counted.
 const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 
+/// How long it sleeps at first while a stream that moves waits for what they have not counted: nothing wakes it then.
+const MOVING: Duration = Duration::from_micros(50);
+
 /// Who has the thread spin so long at least has given it a core of its own; below, it offers the core to others with each look.
 const OWN_CORE: Duration = Duration::from_millis(1);
 
@@ -137,7 +140,8 @@ pub(crate) struct Hub {
     report_at: Duration,
     glance_at: Duration,
     directory_at: Option<Duration>,
-    awaiting: Duration,
+    /// How long it sleeps next while sinks are waited for; not known while there is something to do.
+    awaiting: Option<Duration>,
     /// How long a port without a way to be woken is left alone now.
     polling: Duration,
     /// When a frame went through such a port last.
@@ -223,7 +227,7 @@ impl Hub {
             report_at: Duration::ZERO,
             glance_at: Duration::ZERO,
             directory_at: None,
-            awaiting: AWAITING.0,
+            awaiting: None,
             polling: POLLING.0,
             polled_at: None,
             unknown: 0,
@@ -244,7 +248,7 @@ impl Hub {
             let now = self.now();
             if self.turn(now) {
                 busy_at = now;
-                self.awaiting = AWAITING.0;
+                self.awaiting = None;
                 self.polling = POLLING.0;
                 if polite && self.received >= HANDFUL {
                     self.received = 0;
@@ -443,6 +447,11 @@ impl Hub {
     /// Builds frames and sends them, until there are none or the datapaths are busy.
     fn transmit(&mut self, now: Duration) -> bool {
         let mut busy = false;
+        for host in self.hosts.iter_mut().filter(|host| host.goes_on) {
+            host.goes_on = false;
+            host.push_waiting();
+            busy = true;
+        }
         for port in 0..self.ports.len() {
             busy |= self.transmit_by(port, now);
         }
@@ -541,8 +550,10 @@ impl Hub {
         self.reports_at().into_iter().for_each(|at| until(at.max(self.chores_at)));
         let awaited = self.domains.iter().any(Domain::is_awaited);
         if awaited {
-            until(now + self.awaiting);
-            self.awaiting = (self.awaiting * 2).min(AWAITING.1);
+            let soon = if self.domains.iter().any(Domain::holds_up_a_move) { MOVING } else { AWAITING.0 };
+            let awaiting = self.awaiting.unwrap_or(soon);
+            until(now + awaiting);
+            self.awaiting = Some((awaiting * 2).min(AWAITING.1));
         }
         if self.hosts.iter().any(Host::is_awaited) {
             until(now + AWAITING.1);
@@ -550,7 +561,7 @@ impl Hub {
         if self.ports.iter().any(|port| !port.tx.is_done()) {
             until(now + Duration::from_micros(100));
         }
-        if timeout.is_zero() {
+        if timeout.is_zero() || self.hosts.iter().any(|host| host.goes_on) {
             return false;
         }
         let (mut ready, mut polled) = (false, false);

@@ -284,10 +284,12 @@ impl Hub {
 
     /// Another host has something that was said to it, or will never have it: perhaps what it had to know of a flow.
     pub(crate) fn word_ended(&mut self, token: u64) {
-        let flows = self.hosts.iter_mut().flat_map(|host| host.flows.iter_mut().flatten());
-        for flow in flows.filter(|flow| flow.word == Some(token)) {
-            flow.word = None;
-            self.words = self.words.saturating_sub(1);
+        for host in &mut self.hosts {
+            for flow in host.flows.iter_mut().flatten().filter(|flow| flow.word == Some(token)) {
+                flow.word = None;
+                host.goes_on = true;
+                self.words = self.words.saturating_sub(1);
+            }
         }
     }
 

@@ -9,29 +9,32 @@ use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, c
 /// bytes long; nothing if `head` is not that of a part.
 #[inline]
 pub fn next_part(out: &mut Vec<u8>, head: &[u8], counter: u64, offset: u32) {
-    let start = out.len();
-    out.extend_from_slice(head);
-    if let Some(at) = out.get_mut(start + 16..start + 24) {
-        at.copy_from_slice(&counter.to_le_bytes());
-    }
-    if let Some(at) = out.get_mut(start + HEADER_BYTES + 28..start + HEADER_BYTES + FRAGMENT_BYTES) {
-        at.copy_from_slice(&offset.to_le_bytes());
-    }
+    let start = begin_alike(out, head, counter);
+    put(out, start + 28, &offset.to_le_bytes());
 }
 
 /// As [`next_part`], for a frame that carries the next message of a flow, whole.
 #[inline]
 pub fn next_message(out: &mut Vec<u8>, head: &[u8], counter: u64, index: u32, sequence: u64) {
+    let start = begin_alike(out, head, counter);
+    put(out, start + 8, &index.to_le_bytes());
+    put(out, start + 16, &sequence.to_le_bytes()[..7]);
+}
+
+/// Repeats a frame's head with another number; says where its record begins.
+#[inline]
+fn begin_alike(out: &mut Vec<u8>, head: &[u8], counter: u64) -> usize {
     let start = out.len();
     out.extend_from_slice(head);
-    if let Some(at) = out.get_mut(start + 16..start + 24) {
-        at.copy_from_slice(&counter.to_le_bytes());
-    }
-    if let Some(at) = out.get_mut(start + HEADER_BYTES + 8..start + HEADER_BYTES + 12) {
-        at.copy_from_slice(&index.to_le_bytes());
-    }
-    if let Some(at) = out.get_mut(start + HEADER_BYTES + 16..start + HEADER_BYTES + 23) {
-        at.copy_from_slice(&sequence.to_le_bytes()[..7]);
+    put(out, start + 16, &counter.to_le_bytes());
+    start + HEADER_BYTES
+}
+
+/// Writes over what is there; nothing if it is not.
+#[inline]
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = out.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
     }
 }
 
