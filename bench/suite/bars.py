@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from .bars_bypass import Bypass
+from .bars_crowd import Crowds
 from .bars_hosts import TwoHosts
 from .bars_kinds import Table, Verdict, find, shown
 from .cells import Cell
@@ -89,6 +90,7 @@ class Judge:
         self._others()
         TwoHosts(self).all()
         Bypass(self).all()
+        Crowds(self).all()
         return self.verdicts
 
     def _round_trips(self) -> None:

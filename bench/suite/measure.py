@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stats
-from .cells import Cell, Extent
+from .cells import CROWDS, Cell, Extent
 from .hosts import Hosts
 from .machine import Cores, knob
 from .pauses import at_part, pauses
@@ -100,6 +100,8 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
             rate = r["samples"] * 1e9 / r["elapsed_ns"]
             values = {"msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9}
             return values, r["samples"], r["cpu_ns"] / r["samples"], r["lost"], {"copies": r.get("copies")}
+        if cell.experiment in CROWDS:
+            return _digest_crowd(cell, results["app-sink"])
         (source,), sinks = results["fanout-source"], results["fanout-sink"]
         rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
         rate = sum(rates) / len(rates)
@@ -121,6 +123,24 @@ def _digest_moves(results: dict[str, Any]) -> tuple[dict[str, float], int, float
     extra = {"moves_us": moves, "still_us": still, "stalled": found.stalled, "stalled_us": found.stalled_ns / 1e3,
              "watched": found.watched, "messages": sink["received"]}
     return values, len(moves), source["cpu_ns"] / source["sent"], sink["lost"], extra
+
+
+def _digest_crowd(
+    cell: Cell, sinks: list[dict[str, Any]]
+) -> tuple[dict[str, float], int, float | None, int, dict[str, Any]]:
+    """The rate of all applications together, and what CPU time a message takes of who polls and of the applications. Each
+    sink has a window of its own, in which all of them were at work."""
+    if len(sinks) != cell.apps:
+        raise Void(f"{len(sinks)} of {cell.apps} applications told what they received")
+    rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
+    rate = sum(rates)
+    busy, polling = (sum(r[key] / r["elapsed_ns"] for r in sinks) / len(sinks) for key in ("cpu_ns", "helpers_cpu_ns"))
+    values = {
+        "msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9,
+        "polling_cpu_ns": polling * 1e9 / rate, "apps_cpu_ns": (busy - polling) * 1e9 / rate,
+    }
+    samples, lost = sum(r["samples"] for r in sinks), sum(r["lost"] for r in sinks)
+    return values, samples, busy * 1e9 / rate, lost, {"slowest": min(rates), "fastest": max(rates)}
 
 
 class Bench:

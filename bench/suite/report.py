@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from .bars_crowd import per_million
 from .bars_kinds import Verdict
+from .cells import CROWDS, THREADS_APPS
 
 HEADS = {
     "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
     "large": "One message of 128 MiB, filled, sent and read", "open": "Opening",
     "rebind": "The longest pause at a sink while its stream moves from one datapath to another",
+    "apps": "Applications that share one polling thread on each host",
+    "threads": f"What {THREADS_APPS} applications receive by 1, 2 and more polling threads of their host",
+}
+#: What is to be known of these tables.
+WORDS = {
+    "apps":
+        "Each application of the first host sends to one of the second, on a channel of its own. CPU seconds are user "
+        "and system time per million messages: of both hosts' runtimes, which poll, and of all applications. Paced ones "
+        "send 20,000 messages a second each.",
+    "threads":
+        "A runtime polls its network with one thread. Here so many runtimes share the receiving host's address, each at "
+        "a port of its own, and the applications are spread over them; what is sent, and by whom, is always the same. "
+        "On fewer cores than threads need, they share them; a gain there is not one of polling by several: each runtime "
+        "has a path of its own, on which fewer applications' messages mix.",
 }
 
 
@@ -74,6 +90,24 @@ def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
     return out
 
 
+def _crowd_table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
+    """One table: a number of applications or polling threads per line."""
+    counted = "applications" if experiment == "apps" else "polling threads"
+    out = [f"| system | {counted} | messages/s | Gbit/s | CPU s per million: polling | applications | loss % | cores | "
+           "runs (discarded) |", "| --- | --: | --: | --: | --: | --: | --: | --- | --: |"]
+    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault((*_cell_key(row), row["sinks"]), {})[row["metric"]] = row
+    for metrics in lines.values():
+        row = metrics["msgs_per_s"]
+        low, high = (quantity(row[edge], "msgs/s") for edge in ("low", "high"))
+        cpu = " | ".join(quantity(per_million(metrics[name]["median"]), "s") for name in ("polling_cpu_ns", "apps_cpu_ns"))
+        out.append(f"| {_name(row)} | {row['sinks']} | {quantity(row['median'], 'msgs/s')} [{low}–{high}] | "
+                   f"{quantity(metrics['gbit_per_s']['median'], 'Gbit/s')} | {cpu} | {row['loss'] * 100:.2g} | "
+                   f"{' '.join(map(str, row['cores']))} | {row['runs']} ({row['discarded']}) |")
+    return out
+
+
 def make_report(
     machine: dict[str, Any], rows: list[dict[str, Any]], verdicts: list[Verdict], plots: list[str]
 ) -> str:
@@ -98,17 +132,20 @@ def make_report(
     tables: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         key = tuple(row[f] for f in ("experiment", "placement", "payload_bytes", "sinks", "waiting"))
+        if row["experiment"] in CROWDS:
+            # One table shows how it goes with their number.
+            key = (*key[:3], 0, key[4])
         tables.setdefault(key, []).append(row)
     for experiment, head in HEADS.items():
         mine = {key: value for key, value in tables.items() if key[0] == experiment}
         if not mine:
             continue
-        out += [f"## {head}", ""]
+        out += [f"## {head}", "", *([WORDS[experiment], ""] if experiment in WORDS else [])]
         out += [line for plot in plots if plot.startswith(experiment) for line in (f"![{plot}]({plot})", "")]
         for (_, placement, payload, sinks, waiting), found in sorted(mine.items(), key=lambda item: str(item[0])):
             where = ", between two hosts" if placement == "veth" else ""
             fan = f", {sinks} sink{'s' if sinks > 1 else ''}" if experiment == "fanout" else ""
             reference = next((r["reference"] for r in found if r["reference"]), None)
             out += [f"### {payload} B{fan}, {waiting}{where}" + (f" (reference: {reference})" if reference else ""), ""]
-            out += [*_table(found, experiment), ""]
+            out += [*(_crowd_table if experiment in CROWDS else _table)(found, experiment), ""]
     return "\n".join(out)

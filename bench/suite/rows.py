@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from .cells import Cell
+from .cells import CROWDS, Cell
 from .measure import Outcome, Repetition
 from .stats import Interval, median_interval
 
@@ -20,7 +20,7 @@ FIELDS = (
 
 UNITS = {
     "median_us": "us", "p99_us": "us", "p999_us": "us", "msgs_per_s": "msgs/s", "gbit_per_s": "Gbit/s",
-    "ratio_to_floor": "ratio",
+    "ratio_to_floor": "ratio", "polling_cpu_ns": "ns", "apps_cpu_ns": "ns",
 }
 
 
@@ -54,7 +54,7 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 def references(cell: Cell, table: dict[Cell, list[Repetition]]) -> tuple[str | None, dict[int, Repetition | float]]:
     """What a cell's repetitions are compared with: its name, and per round a repetition or a floor's figure."""
     reps = table[cell]
-    if cell.experiment in ("open", "rebind"):
+    if cell.experiment in ("open", "rebind", *CROWDS):
         return None, {}
     other = reference_cell(cell, table)
     if other is not None:
