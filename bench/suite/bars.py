@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from .bars_added import Added
 from .bars_bypass import Bypass
 from .bars_crowd import Crowds
 from .bars_hosts import TwoHosts
@@ -90,6 +91,7 @@ class Judge:
         self._others()
         TwoHosts(self).all()
         Bypass(self).all()
+        Added(self).all()
         Crowds(self).all()
         return self.verdicts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .added import PAST_THE_KERNEL as KINDS
 from .bars_hosts import FEW_CORES, LINK_HOPS, MOST_LOSS, loss
 from .bars_kinds import Table, Verdict, find, shown
 from .cells import BARE, BYPASS, CROWDS, Cell
@@ -23,11 +24,6 @@ XDP_SHARE, MEMIF_SHARE, FAN_OUT_SHARE = 0.85, 0.70, 0.85
 MEDIAN_MS, P99_MS = 1.0, 20.0
 
 Rounds = dict[int, float]
-#: A variant of INSANE, and what is bare of the same: the system, its variant, its name.
-KINDS = {
-    "xdp": ("af-xdp", "", "AF_XDP"), "dpdk-memif": ("dpdk", "memif", "DPDK over memif"),
-    "dpdk-af-packet": ("dpdk", "af-packet", "DPDK over AF_PACKET"), "dpdk-af-xdp": ("dpdk", "af-xdp", "DPDK over AF_XDP"),
-}
 
 
 def _size(payload: int) -> str:

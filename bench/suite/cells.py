@@ -9,7 +9,9 @@ from .machine import Cores
 from .systems import System
 
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
-EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind", "apps", "threads")
+EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind", "apps", "threads", "calls")
+#: What is made of others' cells: see added.py.
+DERIVED = ("added",)
 #: On one host, or between two: see hosts.py.
 PLACEMENTS = ("local", "veth")
 LARGE_BYTES = 128 << 20
@@ -153,7 +155,7 @@ def _knobs(
 ) -> list[bool]:
     """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run. Between two
     hosts it is off."""
-    if not available or placement != "local" or experiment in ("large", "open"):
+    if not available or placement != "local" or experiment in ("large", "open", "calls"):
         return [False]
     if experiment == "rtt" and payload == 64 and (waiting != "spin" or extent.knob_everywhere):
         return [False, True]

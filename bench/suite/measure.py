@@ -78,6 +78,8 @@ def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
         return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
         return {"count": 50, "warmup": 1, "seconds": 1.5}
+    if cell.experiment == "calls":
+        return {"count": 1, "warmup": 10_000, "seconds": extent.window_s / 4}
     if cell.payload > 1024:
         return {"count": 1, "warmup": 200, "seconds": extent.window_s}
     return {"count": 1, "warmup": 2_000 if slow or cell.experiment == "fanout" else 10_000, "seconds": extent.window_s}
@@ -95,6 +97,11 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
             return values, r["samples"], r["cpu_ns"] / r["samples"], 0, extra
         if cell.experiment == "rebind":
             return _digest_moves(results)
+        if cell.experiment == "calls":
+            (r,) = results["calls"]
+            send, consume = float(r["send_ns"]), float(r["consume_ns"])
+            values = {"median_us": (send + consume) / 1e3, "send_ns": send, "consume_ns": consume}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], 0, {}
         if cell.experiment == "oneway":
             (r,) = results["oneway-sink"]
             rate = r["samples"] * 1e9 / r["elapsed_ns"]

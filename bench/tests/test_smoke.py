@@ -51,8 +51,16 @@ class Smoke(unittest.TestCase):
         kept = {(r["cell"]["system"], r["cell"]["variant"]) for r in raw if r["cell"]["placement"] == "veth"}
         self.assertTrue(kept <= {("floor", "chain-2"), ("floor", "chain-6"), ("udp", ""), ("insane", "")}, kept)
         self.assertGreaterEqual(len(kept) + found["machine"]["run"]["discarded"], 4)
-        for row in (r for r in found["rows"] if r["placement"] == "veth"):
+        for row in (r for r in found["rows"] if r["placement"] == "veth" and r["experiment"] != "added"):
             self.check_row(row, "veth", ("floor", "udp", "insane"))
+        measured = {tuple(r["cell"][name] for name in ("experiment", "system", "waiting", "placement")) for r in raw}
+        made_of = {("rtt", "insane", "sleep", "veth"), ("rtt", "udp", "sleep", "veth"), ("rtt", "insane", "spin", "local"),
+                   ("calls", "insane", "spin", "local"), ("calls", "insane", "sleep", "local")}
+        parts = {r["metric"]: r["median"] for r in found["rows"] if r["experiment"] == "added"}
+        self.assertEqual(bool(parts), made_of <= measured)
+        if parts:
+            together = parts["client_us"] + parts["link_us"] + parts["runtime_us"]
+            self.assertAlmostEqual(together, parts["added_us"])
 
     @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
     def test_applications_share_a_polling_thread_and_polling_threads_a_load(self) -> None:

@@ -26,6 +26,8 @@ pub enum Role {
     LargeSink,
     /// Opens and closes what the variant names, once per sample (experiment `open`).
     Open,
+    /// Sends to itself and takes what came, by one thread; measures what its calls take (experiment `calls`).
+    Calls,
     /// Sends at a steady pace and has its stream moved to and fro; tells when (experiment `rebind`).
     RebindSource,
     /// Takes what comes and tells of the pauses in it, and of the machine's own stalls (experiment `rebind`).

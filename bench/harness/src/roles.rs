@@ -97,6 +97,14 @@ pub trait System {
         bail!("this system moves no streams")
     }
 
+    /// Both ends of `calls` in one thread, from its `ready` to its end.
+    ///
+    /// # Errors
+    /// The system does not measure its calls, or whatever makes the repetition void.
+    fn calls(_args: &Args, _control: &Control) -> Result<()> {
+        bail!("this system does not measure its calls")
+    }
+
     /// The helper process; says `ready` and returns when asked to stop.
     ///
     /// # Errors
@@ -128,6 +136,7 @@ fn run<S: System>(args: &Args) -> Result<()> {
         Role::Describe => unreachable!("handled by the caller"),
         Role::Aux => S::aux(args, &control),
         Role::RebindSource | Role::RebindSink => S::rebind(args, &control),
+        Role::Calls => S::calls(args, &control),
         Role::RttServer | Role::LargeSink => {
             let mut end = S::echoer(args)?;
             control.ready()?;

@@ -14,10 +14,14 @@
 //! one thread that polls its network; where there are to be several, the second host has as many runtimes, at ports of its address in
 //! turns, and its applications are spread over them (`crowd`).
 //!
+//! `calls` has both ends in one thread, so that nothing comes from another core and nobody is waited for: what is left are the client's
+//! own instructions (`calls`).
+//!
 //! Variants named after a datapath take it instead of kernel UDP (`bypass`); `rebind` moves a stream from one to the other and back
 //! while messages flow (`moves`).
 
 mod bypass;
+mod calls;
 mod crowd;
 mod moves;
 mod open;
@@ -411,6 +415,7 @@ fn modes() -> Vec<Mode> {
         modes.push(Mode::new("oneway", waiting, "shm").variant(RELIABLE));
         modes.push(Mode::new("fanout", waiting, "shm").variant(UNBATCHED));
     }
+    modes.extend([Waiting::Spin, Waiting::Adaptive, Waiting::Sleep].map(|waiting| Mode::new("calls", waiting, "shm")));
     modes.push(Mode::new("rtt", Waiting::Spin, "shm").variant(RELIABLE));
     modes.push(Mode::new("large", Waiting::Spin, "shm"));
     modes.push(Mode::new("large", Waiting::Sleep, "shm"));
@@ -529,6 +534,10 @@ impl System for Insane {
 
     fn rebind(args: &Args, control: &Control) -> Result<()> {
         if args.role == Role::RebindSource { moves::source(args, control) } else { moves::sink(args, control) }
+    }
+
+    fn calls(args: &Args, control: &Control) -> Result<()> {
+        calls::measure(args, control)
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
