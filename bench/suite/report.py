@@ -109,7 +109,7 @@ def _crowd_table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
     lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
         lines.setdefault((*_cell_key(row), row["sinks"]), {})[row["metric"]] = row
-    for metrics in lines.values():
+    for _, metrics in sorted(lines.items()):
         row = metrics["msgs_per_s"]
         low, high = (quantity(row[edge], "msgs/s") for edge in ("low", "high"))
         cpu = " | ".join(quantity(per_million(metrics[name]["median"]), "s") for name in ("polling_cpu_ns", "apps_cpu_ns"))

@@ -130,7 +130,7 @@ class Figures(unittest.TestCase):
         self.assertFalse([v for v in said if "over DPDK" in v.what], "of what is past the kernel nothing else was measured")
 
     def test_the_report_has_a_line_for_each_count(self) -> None:
-        kept = [r for count in (1, 2, 8) for r in self.kept(crowd("apps", count), 1e5)]
+        kept = [r for count in (1, 2, 8) for variant in ("", "xdp") for r in self.kept(crowd("apps", count, variant), 1e5)]
         made = rows.make_rows(Outcome(kept=kept), 1)
         self.assertEqual({row["metric"] for row in made}, {"msgs_per_s", "gbit_per_s", "polling_cpu_ns", "apps_cpu_ns"})
         for row in made:
@@ -139,8 +139,9 @@ class Figures(unittest.TestCase):
                    "notes": [], "run": {"pair": [0, 1], "seed": 1, "rounds": 3, "seconds": 1.0, "extent": "quick",
                                         "discarded": 0, "failed": 0}}
         lines = report.make_report(machine, made, [], []).splitlines()
-        table = [line for line in lines if line.startswith("| insane (rust)")]
-        self.assertEqual([line.split(" | ")[1] for line in table], ["1", "2", "8"])
+        table = [line for line in lines if line.startswith("| insane ")]
+        self.assertEqual([line.split(" | ")[:2] for line in table],
+                         [[f"| insane {name}(rust)", count] for name in ("", "xdp ") for count in ("1", "2", "8")])
         self.assertEqual(table[2].split(" | ")[2:6], ["800.0 k [800.0 k–800.0 k]", "6.55", "0.5", "0.25"])
 
 
