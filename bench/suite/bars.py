@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from .bars_added import Added
 from .bars_bypass import Bypass
+from .bars_crowd import Crowds
 from .bars_hosts import TwoHosts
 from .bars_kinds import Table, Verdict, find, shown
 from .cells import Cell
@@ -89,6 +91,8 @@ class Judge:
         self._others()
         TwoHosts(self).all()
         Bypass(self).all()
+        Added(self).all()
+        Crowds(self).all()
         return self.verdicts
 
     def _round_trips(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .added import PAST_THE_KERNEL as KINDS
 from .bars_hosts import FEW_CORES, LINK_HOPS, MOST_LOSS, loss
 from .bars_kinds import Table, Verdict, find, shown
-from .cells import BARE, BYPASS, Cell
+from .cells import BARE, BYPASS, CROWDS, Cell
 from .pauses import at_part
 from .rows import hops
 from .stats import against_limit, median_interval
@@ -23,11 +24,6 @@ XDP_SHARE, MEMIF_SHARE, FAN_OUT_SHARE = 0.85, 0.70, 0.85
 MEDIAN_MS, P99_MS = 1.0, 20.0
 
 Rounds = dict[int, float]
-#: A variant of INSANE, and what is bare of the same: the system, its variant, its name.
-KINDS = {
-    "xdp": ("af-xdp", "", "AF_XDP"), "dpdk-memif": ("dpdk", "memif", "DPDK over memif"),
-    "dpdk-af-packet": ("dpdk", "af-packet", "DPDK over AF_PACKET"), "dpdk-af-xdp": ("dpdk", "af-xdp", "DPDK over AF_XDP"),
-}
 
 
 def _size(payload: int) -> str:
@@ -45,7 +41,8 @@ class Bypass:
     def all(self) -> None:
         """Every bar. Nothing is said where nothing of this was part of the run."""
         known = [*self.table, *self.judge.failed]
-        if any(c.placement == "veth" and (c.variant in BYPASS or c.key in BARE) for c in known):
+        if any(c.placement == "veth" and c.experiment not in CROWDS and (c.variant in BYPASS or c.key in BARE)
+               for c in known):
             for variant in KINDS:
                 self._round_trip(variant)
             self._one_way("xdp", (64, 1024))

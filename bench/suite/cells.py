@@ -9,10 +9,15 @@ from .machine import Cores
 from .systems import System
 
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
-EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind")
+EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind", "apps", "threads", "calls")
+#: What is made of others' cells: see added.py.
+DERIVED = ("added",)
 #: On one host, or between two: see hosts.py.
 PLACEMENTS = ("local", "veth")
 LARGE_BYTES = 128 << 20
+#: Several applications on each of two hosts: their number differs, or that of the threads that poll for always as many.
+CROWDS = ("apps", "threads")
+THREADS_APPS = 3
 #: Who is measured at every count of sinks; the others show the first and the last.
 EVERY_COUNT = ("insane", "iceoryx2", "aeron")
 #: Past the kernel's network stack, between two hosts: who does so alone, and the variants of INSANE that do.
@@ -45,20 +50,25 @@ class Cell:
         """For people."""
         name = self.system + (f"/{self.language}" if self.language == "python" else "")
         name += f" {self.variant}" if self.variant else ""
-        fan = f" ×{self.sinks}" if self.experiment == "fanout" else ""
+        fan = f" ×{self.sinks}" if self.experiment in ("fanout", *CROWDS) else ""
         where = "" if self.placement == "local" else f"{self.placement} "
         return f"{self.experiment} {where}{self.payload} B{fan} {name} {self.waiting}{' knob' if self.knob else ''}"
 
     @property
     def seldom(self) -> bool:
         """Whether a full run measures it in some of the rounds only: opening an interface or DPDK takes long."""
-        bypass = self.key in BARE or self.variant in BYPASS or self.experiment in ("fanout", "rebind")
+        bypass = self.key in BARE or self.variant in BYPASS or self.experiment in ("fanout", "rebind", *CROWDS)
         return self.placement == "veth" and bypass
+
+    @property
+    def apps(self) -> int:
+        """How many applications there are on each host."""
+        return THREADS_APPS if self.experiment == "threads" else self.sinks
 
     @property
     def floor_key(self) -> tuple[str, int]:
         """Which spinning floor stands beside it."""
-        if self.experiment in ("oneway", "fanout"):
+        if self.experiment in ("oneway", "fanout", *CROWDS):
             return ("oneway", self.payload)
         return ("rtt", self.payload if self.experiment == "rtt" else 64)
 
@@ -91,6 +101,9 @@ class Extent:
     not_local: tuple[str, ...] = ()
     #: Whether modes are measured with the payloads that they name besides, too.
     also: bool = False
+    #: Applications that share a polling thread, and polling threads that share a host's load.
+    apps: tuple[int, ...] = (1, 2, 4, 8)
+    threads: tuple[int, ...] = (1, 2, 3)
     #: What is measured seldom is so in every so many rounds, from the first on.
     seldom_every: int = 1
 
@@ -105,16 +118,19 @@ QUICK_VETH = (
     ("oneway", "insane", "adaptive", ""), ("oneway", "insane", "adaptive", "reliable"),
     ("oneway", "udp", "sleep", "gso"), ("oneway", "zeromq", "sleep", ""), ("oneway", "zenoh", "sleep", ""),
     ("rtt", "insane", "adaptive", "xdp"), ("rtt", "af-xdp", "adaptive", ""), ("rebind", "insane", "adaptive", ""),
+    ("apps", "insane", "adaptive", "xdp-paced"), ("threads", "insane", "adaptive", ""),
 )
 #: Python's peers on one host are a full run's.
 QUICK = Extent("quick", (64,), (64, 1024), (1, 4, 8), False, 3, 5, 1, 230, 0.20, 4, (64,), (1024,), QUICK_VETH,
-               ("zeromq-python", "zenoh-python", "pynng", "nats-python"))
+               ("zeromq-python", "zenoh-python", "pynng", "nats-python"), apps=(1, 8), threads=(1, 3))
 
 
 def _shapes(experiment: str, extent: Extent, placement: str) -> Iterable[tuple[int, int]]:
     """(payload, sinks) of an experiment."""
     if experiment == "rebind":
         return [(1024, 1)]
+    if experiment in CROWDS:
+        return [(1024, count) for count in (extent.apps if experiment == "apps" else extent.threads)]
     if placement == "veth" and experiment != "fanout":
         payloads = extent.veth_rtt_payloads if experiment == "rtt" else extent.veth_oneway_payloads
         return [(payload, 1) for payload in payloads]
@@ -139,7 +155,7 @@ def _knobs(
 ) -> list[bool]:
     """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run. Between two
     hosts it is off."""
-    if not available or placement != "local" or experiment in ("large", "open"):
+    if not available or placement != "local" or experiment in ("large", "open", "calls"):
         return [False]
     if experiment == "rtt" and payload == 64 and (waiting != "spin" or extent.knob_everywhere):
         return [False, True]

@@ -34,6 +34,15 @@ class Cores:
         usable = [c for c in self.sinks if c not in taken] or [self.pair[1]]
         return [usable[i % len(usable)] for i in range(count)]
 
+    def for_polling(self, count: int) -> tuple[list[int], bool]:
+        """With two hosts, the core of the first one's helper and those of `count` helpers of the second, and whether none
+        of them shares its core with anybody."""
+        spare = [core for core in self.sinks if core not in self.pair]
+        if self.helpers is None:
+            return [self.pair[0], *[self.pair[1]] * count], False
+        usable = spare[1:]
+        return [spare[0], *(usable[i % len(usable)] for i in range(count))], count <= len(usable)
+
     def for_sinks(self, count: int, aux_taken: bool) -> list[int]:
         """The core of each fan-out sink: in turns, the pair's second core first, never the source's."""
         usable = [c for c in self.sinks if not (aux_taken and c == self.aux)] or [self.pair[1]]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cells, hosts, machine, plots, report, rows, systems
+from . import added, cells, hosts, machine, plots, report, rows, systems
 from .bars import Judge
 from .measure import Bench, Outcome
 
@@ -29,7 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         prog="bench/run", description="Measures INSANE and its peers side by side; see bench/README.md.")
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK", "") not in ("", "0"),
                         help="under 5 minutes instead of about 20; QUICK=1 in the environment says the same")
-    parser.add_argument("--only", metavar="EXP,…", help="experiments: " + ",".join(cells.EXPERIMENTS))
+    parser.add_argument("--only", metavar="EXP,…", help="experiments: " + ",".join(cells.EXPERIMENTS + cells.DERIVED))
     parser.add_argument("--systems", metavar="A,…", help="systems: " + ",".join(known))
     parser.add_argument("--placement", metavar="P,…", help="on one host, or between two: " + ",".join(cells.PLACEMENTS) +
                         " (default: both; two hosts need root)")
@@ -48,7 +48,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-plots", action="store_true", help="no CDF plots")
     parser.add_argument("--list", action="store_true", help="build, list what would be measured, and end")
     options = parser.parse_args(arguments)
-    options.only = _names(parser, "--only", options.only, cells.EXPERIMENTS)
+    options.only = _names(parser, "--only", options.only, cells.EXPERIMENTS + cells.DERIVED)
     options.placement = _names(parser, "--placement", options.placement, cells.PLACEMENTS)
     options.systems = _names(parser, "--systems", options.systems, known)
     if options.cores is not None:
@@ -123,22 +123,24 @@ def main(arguments: list[str]) -> int:
                 placements.remove("veth")
                 notes.append(f"placement veth: {reason}")
         for system in present.values():
-            more, gaps = cells.cells_of(system, extent, options.only, cores, machine.knob_available(), placements)
-            chosen += more
+            only = _with_parts(options.only)
+            more, gaps = cells.cells_of(system, extent, only, cores, machine.knob_available(), placements)
+            chosen += [c for c in more if options.only is None or c.experiment in options.only or added.is_part(c)]
             notes += gaps
         chosen = matching(chosen, options.match)
         if not chosen:
             say(f"bench: no cell matches '{options.match}'; see --list" if options.match else
                 "bench: there is nothing to measure" + "".join(f"; {note}" for note in notes[-1:]))
             return 1
-        if "insane" in present and ("local" not in placements or (options.only is not None and "rtt" not in options.only)):
-            chosen += _hop_cell(present["insane"], extent, cores)
+        if "insane" in present:
+            no_rtt = "local" not in placements or (options.only is not None and "rtt" not in options.only)
+            chosen += _own_cells(present["insane"], extent, cores, chosen, no_rtt)
         if not machine.knob_available():
             notes.append(f"CPU latency knob: {machine.KNOB} may not be written by this user; measured with it off only")
         for note in notes:
             say(f"absent: {note}")
         if options.list:
-            print("\n".join(cell.label for cell in chosen))
+            print("\n".join([cell.label for cell in chosen] + added.listed(chosen, cores.helpers is not None)))
             return 0
         os.sched_setaffinity(0, cores.orchestrator)
         seed = options.seed if options.seed is not None else time.time_ns() % 2**32
@@ -162,10 +164,20 @@ def matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
             if all(text in cell.label for text in wanted) and not any(text in cell.label for text in unwanted)]
 
 
-def _hop_cell(system: systems.System, extent: cells.Extent, cores: machine.Cores) -> list[cells.Cell]:
-    """The spinning round trip that the link hop is half of, for runs without the round-trip experiment."""
-    found, _ = cells.cells_of(system, extent, ["rtt"], cores, False, ["local"])
-    return [c for c in found if c.payload == 64 and c.waiting == "spin" and not c.variant]
+def _with_parts(only: list[str] | None) -> list[str] | None:
+    """The experiments to measure: what is added is made of round trips and calls."""
+    return only if only is None or "added" not in only else [*only, "rtt", "calls"]
+
+
+def _own_cells(
+    system: systems.System, extent: cells.Extent, cores: machine.Cores, chosen: list[cells.Cell], no_rtt: bool
+) -> list[cells.Cell]:
+    """What a run has besides, for what is made of it: the spinning round trip that the link hop is half of, if there is no
+    round trip on one host or there are some between two, and what a client's calls take, if there are those between two."""
+    found, _ = cells.cells_of(system, extent, ["rtt", "calls"], cores, False, ["local"])
+    between = any(c.key == "insane" and c.experiment == "rtt" and c.placement == "veth" for c in chosen)
+    wanted = {"rtt": between or no_rtt, "calls": between}
+    return [c for c in found if added.is_part(c) and wanted[c.experiment] and c not in chosen]
 
 
 def _write(

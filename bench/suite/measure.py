@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stats
-from .cells import Cell, Extent
+from .cells import CROWDS, Cell, Extent
 from .hosts import Hosts
 from .machine import Cores, knob
 from .pauses import at_part, pauses
@@ -78,6 +78,8 @@ def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
         return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
         return {"count": 50, "warmup": 1, "seconds": 1.5}
+    if cell.experiment == "calls":
+        return {"count": 1, "warmup": 10_000, "seconds": extent.window_s / 4}
     if cell.payload > 1024:
         return {"count": 1, "warmup": 200, "seconds": extent.window_s}
     return {"count": 1, "warmup": 2_000 if slow or cell.experiment == "fanout" else 10_000, "seconds": extent.window_s}
@@ -95,11 +97,18 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
             return values, r["samples"], r["cpu_ns"] / r["samples"], 0, extra
         if cell.experiment == "rebind":
             return _digest_moves(results)
+        if cell.experiment == "calls":
+            (r,) = results["calls"]
+            send, consume = float(r["send_ns"]), float(r["consume_ns"])
+            values = {"median_us": (send + consume) / 1e3, "send_ns": send, "consume_ns": consume}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], 0, {}
         if cell.experiment == "oneway":
             (r,) = results["oneway-sink"]
             rate = r["samples"] * 1e9 / r["elapsed_ns"]
             values = {"msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9}
             return values, r["samples"], r["cpu_ns"] / r["samples"], r["lost"], {"copies": r.get("copies")}
+        if cell.experiment in CROWDS:
+            return _digest_crowd(cell, results["app-sink"])
         (source,), sinks = results["fanout-source"], results["fanout-sink"]
         rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
         rate = sum(rates) / len(rates)
@@ -121,6 +130,24 @@ def _digest_moves(results: dict[str, Any]) -> tuple[dict[str, float], int, float
     extra = {"moves_us": moves, "still_us": still, "stalled": found.stalled, "stalled_us": found.stalled_ns / 1e3,
              "watched": found.watched, "messages": sink["received"]}
     return values, len(moves), source["cpu_ns"] / source["sent"], sink["lost"], extra
+
+
+def _digest_crowd(
+    cell: Cell, sinks: list[dict[str, Any]]
+) -> tuple[dict[str, float], int, float | None, int, dict[str, Any]]:
+    """The rate of all applications together, and what CPU time a message takes of who polls and of the applications. Each
+    sink has a window of its own, in which all of them were at work."""
+    if len(sinks) != cell.apps:
+        raise Void(f"{len(sinks)} of {cell.apps} applications told what they received")
+    rates = [r["samples"] * 1e9 / r["elapsed_ns"] for r in sinks]
+    rate = sum(rates)
+    busy, polling = (sum(r[key] / r["elapsed_ns"] for r in sinks) / len(sinks) for key in ("cpu_ns", "helpers_cpu_ns"))
+    values = {
+        "msgs_per_s": rate, "gbit_per_s": rate * cell.payload * 8 / 1e9,
+        "polling_cpu_ns": polling * 1e9 / rate, "apps_cpu_ns": (busy - polling) * 1e9 / rate,
+    }
+    samples, lost = sum(r["samples"] for r in sinks), sum(r["lost"] for r in sinks)
+    return values, samples, busy * 1e9 / rate, lost, {"slowest": min(rates), "fastest": max(rates)}
 
 
 class Bench:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cells import Cell
+from .cells import CROWDS, Cell
 from .hosts import Hosts
 from .machine import Cores
 
@@ -127,18 +127,25 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
         return [("large-sink", b, []), ("large-source", a, [])]
     if cell.experiment == "oneway":
         return [("oneway-sink", b, []), ("oneway-source", a, [])]
-    if cell.experiment == "open":
-        return [("open", a, [])]
+    if cell.experiment in ("open", "calls"):
+        return [(cell.experiment, a, [])]
     if cell.experiment == "rebind":
         watched = ",".join(map(str, dict.fromkeys((a, b, *(cores.helpers or ())))))
         return [("rebind-sink", b, ["--watch", watched]), ("rebind-source", a, [])]
+    if cell.experiment in CROWDS:
+        each = range(cell.apps)
+        return [("app-sink", b, ["--index", str(i)]) for i in each] + [("app-source", a, ["--index", str(i)]) for i in each]
     far = cell.placement == "veth"
     sinks = cores.for_far_sinks(cell.sinks) if far else cores.for_sinks(cell.sinks, cell.aux_core)
     return [("fanout-sink", core, ["--index", str(i)]) for i, core in enumerate(sinks)] + [("fanout-source", a, [])]
 
 
 MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source", "rebind-source",
-             "rebind-sink")
+             "rebind-sink", "app-sink", "calls")
+#: The active ends, which are on the first host.
+ACTIVE = ("rtt-client", "large-source", "oneway-source", "open", "calls", "fanout-source", "rebind-source", "app-source")
+#: Of these there may be several, which do not need each other.
+SEVERAL = ("fanout-sink", "app-sink", "app-source")
 
 
 def used_cores(cell: Cell, cores: Cores) -> list[int]:
@@ -146,9 +153,21 @@ def used_cores(cell: Cell, cores: Cores) -> list[int]:
     roles = _roles(cell, cores)
     order = [roles[-1][1]] + [core for _, core, _ in roles[:-1]]
     unique = list(dict.fromkeys(order))
+    if cell.experiment in CROWDS:
+        return list(dict.fromkeys([*unique, *(core for _, core, _ in _helpers(cell, cores))]))
     if cell.placement == "veth":
         return unique + (list(cores.helpers) if cell.aux and cores.helpers is not None else [])
     return unique + ([cores.aux] if cell.aux_core and cores.aux is not None else [])
+
+
+def _polling(cell: Cell) -> int:
+    """How many threads of the second host poll its network."""
+    return cell.sinks if cell.experiment == "threads" else 1
+
+
+def _host(role: str, more: list[str]) -> int:
+    """The host of a process of two; of helpers all but the first are on the second."""
+    return min(1, int(more[1])) if role == "aux" else int(role not in ACTIVE)
 
 
 def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
@@ -158,6 +177,10 @@ def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
     if cell.placement == "local":
         # A helper has a core of its own where there is one, even if it does not need it.
         return [("aux", cores.aux if cores.aux is not None else cores.pair[1], [])]
+    if cell.experiment in CROWDS:
+        polling, own = cores.for_polling(_polling(cell))
+        more = ["--alone"] if own else []
+        return [("aux", core, ["--index", str(number), *more]) for number, core in enumerate(polling)]
     alone = ["--alone"] if cores.helpers is not None else []
     return [("aux", core, ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)
             if cell.aux_host in (None, host)]
@@ -173,10 +196,11 @@ def run_cell(
     shm = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=shm if os.access(shm, os.W_OK) else None))
     shared = ["--dir", str(folder), "--payload", str(cell.payload), "--waiting", cell.waiting,
-              "--variant", cell.variant, "--sinks", str(cell.sinks), "--count", str(int(amounts["count"])),
+              "--variant", cell.variant, "--sinks", str(cell.apps), "--count", str(int(amounts["count"])),
               "--warmup", str(int(amounts["warmup"])), "--seconds", f"{amounts['seconds']:g}"]
     shared += ["--moves"] if cell.experiment == "rebind" else []
     helpers = _helpers(cell, cores)
+    shared += ["--polling", str(_polling(cell)), "--helpers", str(len(helpers))] if cell.experiment in CROWDS else []
     roles = helpers + _roles(cell, cores)
     started: list[tuple[str, Process]] = []
     try:
@@ -186,13 +210,12 @@ def run_cell(
                     process.await_ready()
 
         for number, (role, core, more) in enumerate(roles):
-            # Each is ready before the next starts, except sinks, which do not need each other.
-            if role != "fanout-sink":
+            # Each is ready before the next starts, except those that do not need each other.
+            if role not in SEVERAL or role != roles[number - 1][0]:
                 gather()
             line = [*command, role, "--core", str(core), *shared, *more]
             if cell.placement == "veth" and hosts is not None:
-                # The active end and its helper are on the first host, the others on the second.
-                host = int(more[1]) if role == "aux" else int(number != len(roles) - 1)
+                host = _host(role, more)
                 line = hosts.within(host, [*line, *hosts.arguments(host)])
             started.append((role, Process(line, folder / f"{role}-{number}.log", nice)))
             if role == "aux":
@@ -208,11 +231,14 @@ def run_cell(
                 results.setdefault(role, []).append(process.result())
         return results
     finally:
-        # The active end stops first, so that nobody is left writing to somebody gone.
+        # The active ends stop first, so that nobody is left writing to somebody gone.
+        active = [process for role, process in started if role in ACTIVE]
+        for process in active:
+            process.close()
+        for process in active:
+            process.reap()
         for _, process in reversed(started):
             process.close()
-            if process.popen.poll() is None and process is started[-1][1]:
-                process.reap()
         for _, process in reversed(started):
             process.reap()
         if hosts is not None and cell.seldom:

@@ -4,12 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+from .added import NAMES
+from .bars_crowd import per_million
 from .bars_kinds import Verdict
+from .cells import CROWDS, THREADS_APPS
 
 HEADS = {
     "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
     "large": "One message of 128 MiB, filled, sent and read", "open": "Opening",
     "rebind": "The longest pause at a sink while its stream moves from one datapath to another",
+    "calls": "A client's calls: a message sent and taken by one thread",
+    "added": "What INSANE adds to a packet in one direction, and of what that is made",
+    "apps": "Applications that share one polling thread on each host",
+    "threads": f"What {THREADS_APPS} applications receive by 1, 2 and more polling threads of their host",
+}
+#: What is to be known of these tables.
+WORDS = {
+    "calls":
+        "Both ends are one thread of one process, which sends a run of messages and then takes them: nothing comes from "
+        "another core, nobody waits and nobody is woken.",
+    "added":
+        "All of one round. Added is half of INSANE's round trip less half of that of the bare technology, which is the "
+        "last column: driver and wire. Client: the calls that send and take a message, by one thread. Link: the rest of "
+        "two link hops, each half of the local spinning round trip: from core to core, and the runtimes' ends. Runtime: "
+        "what is left, with who waits for whom where ends and runtimes share cores or sleep.",
+    "apps":
+        "Each application of the first host sends to one of the second, on a channel of its own. CPU seconds are user "
+        "and system time per million messages: of both hosts' runtimes, which poll, and of all applications. Paced ones "
+        "send 20,000 messages a second each.",
+    "threads":
+        "A runtime polls its network with one thread. Here so many runtimes share the receiving host's address, each at "
+        "a port of its own, and the applications are spread over them; what is sent, and by whom, is always the same. "
+        "On fewer cores than threads need, they share them; a gain there is not one of polling by several: each runtime "
+        "has a path of its own, on which fewer applications' messages mix.",
 }
 
 
@@ -74,6 +101,57 @@ def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
     return out
 
 
+def _crowd_table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
+    """One table: a number of applications or polling threads per line."""
+    counted = "applications" if experiment == "apps" else "polling threads"
+    out = [f"| system | {counted} | messages/s | Gbit/s | CPU s per million: polling | applications | loss % | cores | "
+           "runs (discarded) |", "| --- | --: | --: | --: | --: | --: | --: | --- | --: |"]
+    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault((*_cell_key(row), row["sinks"]), {})[row["metric"]] = row
+    for _, metrics in sorted(lines.items()):
+        row = metrics["msgs_per_s"]
+        low, high = (quantity(row[edge], "msgs/s") for edge in ("low", "high"))
+        cpu = " | ".join(quantity(per_million(metrics[name]["median"]), "s") for name in ("polling_cpu_ns", "apps_cpu_ns"))
+        out.append(f"| {_name(row)} | {row['sinks']} | {quantity(row['median'], 'msgs/s')} [{low}–{high}] | "
+                   f"{quantity(metrics['gbit_per_s']['median'], 'Gbit/s')} | {cpu} | {row['loss'] * 100:.2g} | "
+                   f"{' '.join(map(str, row['cores']))} | {row['runs']} ({row['discarded']}) |")
+    return out
+
+
+def _added_table(rows: list[dict[str, Any]], _: str) -> list[str]:
+    """One table: a datapath per line."""
+    out = ["| system | beside | added µs | client | link | runtime | the bare one's µs | runs |",
+           "| --- | --- | --: | --: | --: | --: | --: | --: |"]
+    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault(_cell_key(row), {})[row["metric"]] = row
+    for metrics in lines.values():
+        row = metrics["added_us"]
+        middle = " | ".join(quantity(metrics[f"{name}_us"]["median"], "us") for name in NAMES[1:])
+        out.append(f"| {_name(row)} | {row['reference']} | {quantity(row['median'], 'us')} [{quantity(row['low'], 'us')}–"
+                   f"{quantity(row['high'], 'us')}] | {middle} | {row['runs']} |")
+    return out
+
+
+def _calls_table(rows: list[dict[str, Any]], _: str) -> list[str]:
+    """One table: a system per line."""
+    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault(_cell_key(row), {})[row["metric"]] = row
+    out = ["| system | sent in ns | taken and released in ns | runs (discarded) |", "| --- | --: | --: | --: |"]
+    for metrics in lines.values():
+        row = metrics["send_ns"]
+        told = " | ".join(f"{quantity(m['median'], 'ns')} [{quantity(m['low'], 'ns')}–{quantity(m['high'], 'ns')}]"
+                          for m in (row, metrics["consume_ns"]))
+        out.append(f"| {_name(row)} | {told} | {row['runs']} ({row['discarded']}) |")
+    return out
+
+
+#: Who makes the tables of an experiment, if not the table of all.
+TABLES = {"added": _added_table, "calls": _calls_table} | dict.fromkeys(CROWDS, _crowd_table)
+
+
 def make_report(
     machine: dict[str, Any], rows: list[dict[str, Any]], verdicts: list[Verdict], plots: list[str]
 ) -> str:
@@ -98,17 +176,20 @@ def make_report(
     tables: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         key = tuple(row[f] for f in ("experiment", "placement", "payload_bytes", "sinks", "waiting"))
+        if row["experiment"] in CROWDS:
+            # One table shows how it goes with their number.
+            key = (*key[:3], 0, key[4])
         tables.setdefault(key, []).append(row)
     for experiment, head in HEADS.items():
         mine = {key: value for key, value in tables.items() if key[0] == experiment}
         if not mine:
             continue
-        out += [f"## {head}", ""]
+        out += [f"## {head}", "", *([WORDS[experiment], ""] if experiment in WORDS else [])]
         out += [line for plot in plots if plot.startswith(experiment) for line in (f"![{plot}]({plot})", "")]
         for (_, placement, payload, sinks, waiting), found in sorted(mine.items(), key=lambda item: str(item[0])):
             where = ", between two hosts" if placement == "veth" else ""
             fan = f", {sinks} sink{'s' if sinks > 1 else ''}" if experiment == "fanout" else ""
-            reference = next((r["reference"] for r in found if r["reference"]), None)
+            reference = next((r["reference"] for r in found if r["reference"] and experiment != "added"), None)
             out += [f"### {payload} B{fan}, {waiting}{where}" + (f" (reference: {reference})" if reference else ""), ""]
-            out += [*_table(found, experiment), ""]
+            out += [*TABLES.get(experiment, _table)(found, experiment), ""]
     return "\n".join(out)

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from .cells import Cell
+from . import added
+from .cells import CROWDS, Cell
 from .measure import Outcome, Repetition
 from .stats import Interval, median_interval
 
@@ -20,7 +21,8 @@ FIELDS = (
 
 UNITS = {
     "median_us": "us", "p99_us": "us", "p999_us": "us", "msgs_per_s": "msgs/s", "gbit_per_s": "Gbit/s",
-    "ratio_to_floor": "ratio",
+    "ratio_to_floor": "ratio", "polling_cpu_ns": "ns", "apps_cpu_ns": "ns", "send_ns": "ns", "consume_ns": "ns",
+    **{f"{name}_us": "us" for name in added.NAMES},
 }
 
 
@@ -54,7 +56,7 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 def references(cell: Cell, table: dict[Cell, list[Repetition]]) -> tuple[str | None, dict[int, Repetition | float]]:
     """What a cell's repetitions are compared with: its name, and per round a repetition or a floor's figure."""
     reps = table[cell]
-    if cell.experiment in ("open", "rebind"):
+    if cell.experiment in ("open", "rebind", "calls", *CROWDS):
         return None, {}
     other = reference_cell(cell, table)
     if other is not None:
@@ -108,6 +110,7 @@ def make_rows(outcome: Outcome, seed: int) -> list[dict[str, Any]]:
     rows = []
     for cell in order:
         rows.extend(_rows_of(cell, table, hop, outcome.discarded[cell], rng))
+    rows.extend({field: row[field] for field in FIELDS} for row in added.make_rows(table, hop, rng, UNITS))
     return rows
 
 

@@ -17,11 +17,11 @@ WATCHDOG_S = 900
 
 
 class Smoke(unittest.TestCase):
-    def run_bench(self, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
-        """One quick round of round trips: what is in `latest.json`, in `runs.jsonl` and in the report."""
+    def run_bench(self, *options: str, only: str = "rtt") -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+        """One quick round of some experiments: what is in `latest.json`, in `runs.jsonl` and in the report."""
         with TemporaryDirectory() as folder:
             out = Path(folder) / "latest.json"
-            command = [str(BENCH / "run"), "--quick", "--only", "rtt", "--rounds", "1", "--no-plots", *options,
+            command = [str(BENCH / "run"), "--quick", "--only", only, "--rounds", "1", "--no-plots", *options,
                        "--out", str(out)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -51,8 +51,31 @@ class Smoke(unittest.TestCase):
         kept = {(r["cell"]["system"], r["cell"]["variant"]) for r in raw if r["cell"]["placement"] == "veth"}
         self.assertTrue(kept <= {("floor", "chain-2"), ("floor", "chain-6"), ("udp", ""), ("insane", "")}, kept)
         self.assertGreaterEqual(len(kept) + found["machine"]["run"]["discarded"], 4)
-        for row in (r for r in found["rows"] if r["placement"] == "veth"):
+        for row in (r for r in found["rows"] if r["placement"] == "veth" and r["experiment"] != "added"):
             self.check_row(row, "veth", ("floor", "udp", "insane"))
+        measured = {tuple(r["cell"][name] for name in ("experiment", "system", "waiting", "placement")) for r in raw}
+        made_of = {("rtt", "insane", "sleep", "veth"), ("rtt", "udp", "sleep", "veth"), ("rtt", "insane", "spin", "local"),
+                   ("calls", "insane", "spin", "local"), ("calls", "insane", "sleep", "local")}
+        parts = {r["metric"]: r["median"] for r in found["rows"] if r["experiment"] == "added"}
+        self.assertEqual(bool(parts), made_of <= measured)
+        if parts:
+            together = parts["client_us"] + parts["link_us"] + parts["runtime_us"]
+            self.assertAlmostEqual(together, parts["added_us"])
+
+    @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
+    def test_applications_share_a_polling_thread_and_polling_threads_a_load(self) -> None:
+        found, raw, report = self.run_bench("--placement", "veth", "--systems", "floor,insane", only="apps,threads")
+        self.assertEqual(found["machine"]["run"]["failed"], 0, found["machine"]["notes"])
+        kept = {(r["cell"]["experiment"], r["cell"]["sinks"]) for r in raw if r["cell"]["placement"] == "veth"}
+        self.assertTrue(kept <= {("apps", 1), ("apps", 8), ("threads", 1), ("threads", 3)}, kept)
+        self.assertGreaterEqual(len(kept) + found["machine"]["run"]["discarded"], 4)
+        for row in (r for r in found["rows"] if r["placement"] == "veth"):
+            self.assertEqual(tuple(row), rows.FIELDS)
+            self.assertEqual(row["unit"], rows.UNITS[row["metric"]])
+            self.assertTrue(math.isfinite(row["median"]) and row["median"] > 0, row)
+        for experiment, count in kept:
+            words = "on one polling thread" if experiment == "apps" else "polling thread"
+            self.assertRegex(report, rf"{count} .*{words}.*\*\*reported\*\*")
 
     def check_row(
         self, row: dict[str, object], placement: str = "local", systems: tuple[str, ...] = ("floor", "udp")

@@ -26,10 +26,17 @@ pub enum Role {
     LargeSink,
     /// Opens and closes what the variant names, once per sample (experiment `open`).
     Open,
+    /// Sends to itself and takes what came, by one thread; measures what its calls take (experiment `calls`).
+    Calls,
     /// Sends at a steady pace and has its stream moved to and fro; tells when (experiment `rebind`).
     RebindSource,
     /// Takes what comes and tells of the pauses in it, and of the machine's own stalls (experiment `rebind`).
     RebindSink,
+    /// One of `--sinks` applications of the first host; sends to its counterpart as fast as it can (experiments `apps`, `threads`).
+    AppSource,
+    /// One of `--sinks` applications of the second host; reads every byte, measures its rate and everybody's CPU time (experiments
+    /// `apps`, `threads`).
+    AppSink,
     /// A helper process that the mode asked for (a media driver, a runtime).
     Aux,
     /// Prints what the program can do, as one JSON line, and ends.
@@ -110,10 +117,11 @@ pub struct Args {
     /// Length of the measured window in seconds; rtt ends at `--count` or here, whichever comes first.
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
-    /// Number of sinks (fanout).
+    /// Number of sinks (fanout), or of applications on each host (apps, threads).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub sinks: u32,
-    /// Which sink this is, from 0 (fanout); with two hosts, which host's helper (aux): 0 is that of the active end.
+    /// Which sink or application this is, from 0 (fanout, apps, threads); with two hosts, which helper (aux): 0 is that of the active
+    /// end's host, 1 and more are those of the other.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
     /// Where the two ends are.
@@ -128,6 +136,13 @@ pub struct Args {
     /// This helper has its core to itself (aux): it may spin.
     #[arg(long)]
     pub alone: bool,
+    /// So many threads of the second host poll its network, each in a helper of its own (apps, threads). All helpers that have their
+    /// core to themselves poll without end then. 0: one thread, that waits as the class says.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub polling: u32,
+    /// So many of the processes that `go` names, from the first on, are helpers (apps, threads).
+    #[arg(long, default_value_t = 0)]
+    pub helpers: usize,
     /// Streams move between datapaths while they run (rebind).
     #[arg(long)]
     pub moves: bool,
@@ -143,10 +158,15 @@ impl Args {
     pub fn host(&self) -> u32 {
         match (self.placement, self.role) {
             (Placement::Local, _) => 0,
-            (Placement::Veth, Role::Aux) => self.index,
+            (Placement::Veth, Role::Aux) => self.index.min(1),
             (
                 Placement::Veth,
-                Role::RttServer | Role::OnewaySink | Role::FanoutSink | Role::LargeSink | Role::RebindSink,
+                Role::RttServer
+                | Role::OnewaySink
+                | Role::FanoutSink
+                | Role::LargeSink
+                | Role::RebindSink
+                | Role::AppSink,
             ) => 1,
             (Placement::Veth, _) => 0,
         }
@@ -201,6 +221,8 @@ mod tests {
         };
         assert_eq!(["rtt-client", "oneway-source", "aux --index 0", "rebind-source"].map(host), [0; 4]);
         assert_eq!(["rtt-server", "oneway-sink", "aux --index 1", "rebind-sink --watch 0,1"].map(host), [1; 4]);
+        assert_eq!(host("app-source --index 3 --polling 1 --helpers 2"), 0);
+        assert_eq!(["app-sink --index 0 --polling 3", "aux --index 3 --polling 3"].map(host), [1; 2]);
     }
 
     #[test]
@@ -215,6 +237,7 @@ mod tests {
             "prog rtt-client --waiting nap",
             "prog rtt-client --core x",
             "prog fanout-source --sinks 0",
+            "prog aux --polling 17",
             "prog rtt-client --placement moon",
             "prog rtt-client --own somewhere",
             "prog no-such-role",

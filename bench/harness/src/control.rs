@@ -46,6 +46,12 @@ impl CpuWatch {
         Self { pids }
     }
 
+    /// Watches the first `count` of them alone, or all if there are fewer.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        Self::new(self.pids[..count.min(self.pids.len())].to_vec())
+    }
+
     /// CPU time of all of them so far, in nanoseconds.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ pub trait Echoer {
     fn serve(&mut self) -> Result<()>;
 }
 
-/// The sending end of `oneway` and `fanout`.
+/// The sending end of `oneway`, `fanout`, `apps` and `threads`.
 pub trait Producer {
     /// Writes all of message `n` and sends it, to every sink. A lossless system waits for room, or returns early
     /// with `false` (nothing sent) when `stop` is requested.
@@ -43,7 +43,7 @@ pub trait Producer {
     fn send(&mut self, n: u64, stop: &Stop) -> Result<bool>;
 }
 
-/// The receiving end of `oneway` and `fanout`.
+/// The receiving end of `oneway`, `fanout`, `apps` and `threads`.
 pub trait Consumer {
     /// Takes what is there, at least trying once; every message goes through [`Tally::take`] or [`Tally::take_pieces`].
     ///
@@ -97,6 +97,14 @@ pub trait System {
         bail!("this system moves no streams")
     }
 
+    /// Both ends of `calls` in one thread, from its `ready` to its end.
+    ///
+    /// # Errors
+    /// The system does not measure its calls, or whatever makes the repetition void.
+    fn calls(_args: &Args, _control: &Control) -> Result<()> {
+        bail!("this system does not measure its calls")
+    }
+
     /// The helper process; says `ready` and returns when asked to stop.
     ///
     /// # Errors
@@ -128,6 +136,7 @@ fn run<S: System>(args: &Args) -> Result<()> {
         Role::Describe => unreachable!("handled by the caller"),
         Role::Aux => S::aux(args, &control),
         Role::RebindSource | Role::RebindSink => S::rebind(args, &control),
+        Role::Calls => S::calls(args, &control),
         Role::RttServer | Role::LargeSink => {
             let mut end = S::echoer(args)?;
             control.ready()?;
@@ -143,13 +152,13 @@ fn run<S: System>(args: &Args) -> Result<()> {
             let cpu = control.await_go()?;
             ask(args, &control, &cpu, &mut end)
         }
-        Role::OnewaySource | Role::FanoutSource => {
+        Role::OnewaySource | Role::FanoutSource | Role::AppSource => {
             let mut end = S::producer(args)?;
             control.ready()?;
             let cpu = control.await_go()?;
             produce(args, &control, &cpu, &mut end)
         }
-        Role::OnewaySink | Role::FanoutSink => {
+        Role::OnewaySink | Role::FanoutSink | Role::AppSink => {
             let mut end = S::consumer(args)?;
             control.ready()?;
             let cpu = control.await_go()?;
@@ -161,6 +170,11 @@ fn run<S: System>(args: &Args) -> Result<()> {
 /// The window's length in nanoseconds.
 fn window_ns(args: &Args) -> u64 {
     (args.seconds * 1e9) as u64
+}
+
+/// The CPU time so far of those that are watched, if any are.
+fn total_ns(watched: Option<&CpuWatch>) -> Result<Option<u64>> {
+    watched.map(CpuWatch::total_ns).transpose()
 }
 
 fn ask(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Pinger) -> Result<()> {
@@ -215,7 +229,8 @@ fn produce(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Produc
         } else if now_ns() - start >= limit {
             let elapsed_ns = now_ns() - start;
             let cpu_ns = Some(cpu.total_ns()? - cpu_start);
-            control.result(&Rate { samples: n - first, elapsed_ns, cpu_ns, lost: 0, copies: None })?;
+            let samples = n - first;
+            control.result(&Rate { samples, elapsed_ns, cpu_ns, helpers_cpu_ns: None, lost: 0, copies: None })?;
             done = true;
         }
     }
@@ -226,12 +241,13 @@ fn produce(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Produc
 /// the others.
 fn consume(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Consumer) -> Result<()> {
     let (stop, limit) = (control.stop(), window_ns(args));
-    let measures_cpu = args.role == Role::OnewaySink;
+    let watched = matches!(args.role, Role::OnewaySink | Role::AppSink).then_some(cpu);
+    let helpers = (args.role == Role::AppSink).then(|| cpu.first(args.helpers));
     let mut tally = Tally::new(args.payload);
     while tally.received <= args.warmup && !stop.requested() {
         end.receive(&mut tally)?;
     }
-    let cpu_start = if measures_cpu { cpu.total_ns()? } else { 0 };
+    let (cpu_start, helpers_start) = (total_ns(watched)?, total_ns(helpers.as_ref())?);
     let (start, first, lost, copied) = (now_ns(), tally.received, tally.lost, end.copies());
     let mut look = first;
     while !stop.requested() {
@@ -243,10 +259,12 @@ fn consume(args: &Args, control: &Control, cpu: &CpuWatch, end: &mut impl Consum
         look = tally.received;
         let elapsed_ns = now_ns() - start;
         if elapsed_ns >= limit {
-            let cpu_ns = if measures_cpu { Some(cpu.total_ns()? - cpu_start) } else { None };
+            let since = |now: Option<u64>, start| now.zip(start).map(|(now, start): (u64, u64)| now - start);
+            let cpu_ns = since(total_ns(watched)?, cpu_start);
+            let helpers_cpu_ns = since(total_ns(helpers.as_ref())?, helpers_start);
             let (samples, lost) = (tally.received - first, tally.lost - lost);
             let copies = end.copies().zip(copied).map(|(now, before)| now - before);
-            control.result(&Rate { samples, elapsed_ns, cpu_ns, lost, copies })?;
+            control.result(&Rate { samples, elapsed_ns, cpu_ns, helpers_cpu_ns, lost, copies })?;
             break;
         }
     }

@@ -44,6 +44,9 @@ pub struct Rate {
     /// CPU time of all processes in the window, where this role reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<u64>,
+    /// Of that, the CPU time of helpers, where this role tells them apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helpers_cpu_ns: Option<u64>,
     /// Messages missing in the window, by sequence numbers.
     pub lost: u64,
     /// Copies of payloads by user code of the receiving end's host in the window, where the system counts them.

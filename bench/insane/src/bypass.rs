@@ -18,6 +18,14 @@ const DPDK_AF_XDP: &str = "dpdk-af-xdp";
 const XDP_SCATTERED: &str = "xdp-scattered";
 const AF_PACKET_SCATTERED: &str = "dpdk-af-packet-scattered";
 
+/// The same, with sources that send at a steady pace.
+pub(crate) const XDP_PACED: &str = "xdp-paced";
+
+/// Whether sources send at a steady pace.
+pub(crate) fn is_paced(variant: &str) -> bool {
+    variant == XDP_PACED
+}
+
 /// Whether sinks take messages as lists of pieces.
 pub(crate) fn is_scattered(variant: &str) -> bool {
     [XDP_SCATTERED, AF_PACKET_SCATTERED].contains(&variant)
@@ -26,7 +34,7 @@ pub(crate) fn is_scattered(variant: &str) -> bool {
 /// The kind of datapath that a variant asks for; `None` for one that asks for none.
 pub(crate) fn kind(variant: &str) -> Option<Kind> {
     match variant {
-        XDP | XDP_SCATTERED => Some(Kind::Xdp),
+        XDP | XDP_SCATTERED | XDP_PACED => Some(Kind::Xdp),
         MEMIF | AF_PACKET | DPDK_AF_XDP | AF_PACKET_SCATTERED => Some(Kind::Dpdk),
         _ => None,
     }

@@ -10,12 +10,22 @@
 //! `unbatched` with every message. Between two hosts nobody waits for a best-effort sink, so it tells now and then how far it is,
 //! on a channel of its own, and the source stays within a window of that: of each sink's, in a fan-out to several on the other host.
 //!
+//! In `apps` and `threads` applications on the first host send to as many on the second, each pair on a channel of its own. A runtime has
+//! one thread that polls its network; where there are to be several, the second host has as many runtimes, at ports of its address in
+//! turns, and its applications are spread over them (`crowd`).
+//!
+//! `calls` has both ends in one thread, so that nothing comes from another core and nobody is waited for: what is left are the client's
+//! own instructions (`calls`).
+//!
 //! Variants named after a datapath take it instead of kernel UDP (`bypass`); `rebind` moves a stream from one to the other and back
 //! while messages flow (`moves`).
 
 mod bypass;
+mod calls;
+mod crowd;
 mod moves;
 mod open;
+mod pace;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bench_harness::{
@@ -53,14 +63,16 @@ const WORD: Duration = Duration::from_millis(20);
 /// The port of both runtimes' datapaths; their hosts are theirs alone.
 const PORT: u16 = 7400;
 
-/// The window of a best-effort flow, in bytes of payload. Messages that stay in the frames in which they came take no more of them than a
+/// The window of a best-effort flow, in bytes of payload. Those of several applications share one: what waits at a runtime is all of
+/// theirs. Messages that stay in the frames in which they came take no more of them than a
 /// datapath lends.
 fn window_bytes(args: &Args) -> usize {
     let payload = args.payload;
     if bypass::is_scattered(&args.variant) {
         return WINDOW_SCATTERED * payload;
     }
-    WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST))
+    let whole = WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST));
+    if crowd::is_one(args) { whole / args.sinks as usize } else { whole }
 }
 
 /// The channel of a sink's words on its progress.
@@ -74,9 +86,12 @@ fn datapath_variant(args: &Args) -> &str {
     if args.moves { bypass::XDP } else { &args.variant }
 }
 
-/// The runtime of this process's host.
+/// The runtime of this process.
 fn socket(args: &Args) -> PathBuf {
-    args.dir.join(if args.host() == 0 { "insane.sock" } else { "insane-1.sock" })
+    args.dir.join(match crowd::runtime(args) {
+        0 => "insane.sock".into(),
+        number => format!("insane-{number}.sock"),
+    })
 }
 
 /// What every process of a repetition opens.
@@ -257,6 +272,8 @@ struct Sending {
     payload: usize,
     batch: u64,
     waits: bool,
+    /// Unless it is as fast as it can be.
+    pace: Option<pace::Pace>,
     /// With two hosts and best effort: what each sink says of its progress.
     windows: Vec<(Window, Sink)>,
     _host: Host,
@@ -269,6 +286,9 @@ impl Producer for Sending {
             return Ok(false);
         }
         self.windows.iter_mut().for_each(|(window, _)| window.add(1));
+        if let Some(pace) = &mut self.pace {
+            pace.wait();
+        }
         if self.payload <= SMALL && self.waits {
             return self.send_small(n, stop);
         }
@@ -395,6 +415,7 @@ fn modes() -> Vec<Mode> {
         modes.push(Mode::new("oneway", waiting, "shm").variant(RELIABLE));
         modes.push(Mode::new("fanout", waiting, "shm").variant(UNBATCHED));
     }
+    modes.extend([Waiting::Spin, Waiting::Adaptive, Waiting::Sleep].map(|waiting| Mode::new("calls", waiting, "shm")));
     modes.push(Mode::new("rtt", Waiting::Spin, "shm").variant(RELIABLE));
     modes.push(Mode::new("large", Waiting::Spin, "shm"));
     modes.push(Mode::new("large", Waiting::Sleep, "shm"));
@@ -413,6 +434,7 @@ fn modes() -> Vec<Mode> {
     modes.push(Mode::new("rebind", Waiting::Adaptive, "datagram").veth());
     modes.push(Mode::new("rebind", Waiting::Adaptive, "reliable").variant(RELIABLE).veth());
     modes.extend(bypass::modes());
+    modes.extend(crowd::modes());
     modes.into_iter().map(Mode::aux).collect()
 }
 
@@ -420,13 +442,13 @@ fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
     let mut config = insane_runtime::config::Config::default();
     config.runtime.socket = socket(args);
     if args.two_hosts() {
-        config.runtime.host = format!("host-{}", args.host());
+        config.runtime.host = format!("host-{}", crowd::runtime(args));
         let network = config.network.get_or_insert_default();
-        (network.listen, network.peers) = ((args.own, PORT).into(), vec![(args.peer, PORT).into()]);
-        match args.waiting {
-            Waiting::Spin if args.alone => network.spin_us = 1_000_000,
-            Waiting::Sleep => (network.spin_us, network.spin_most_us) = (0, 0),
-            Waiting::Spin | Waiting::Adaptive => {}
+        (network.listen, network.peers) = crowd::addresses(args);
+        if args.alone && (args.waiting == Waiting::Spin || args.polling > 0) {
+            network.spin_us = 1_000_000;
+        } else if args.waiting == Waiting::Sleep {
+            (network.spin_us, network.spin_most_us) = (0, 0);
         }
         network.datapath.extend(bypass::datapath(args, datapath_variant(args)));
     }
@@ -447,7 +469,7 @@ impl System for Insane {
             language: "rust",
             version: env!("CARGO_PKG_VERSION").into(),
             modes: modes(),
-            absent: bypass::absent(),
+            absent: bypass::absent().into_iter().chain(crowd::absent()).collect(),
         }
     }
 
@@ -478,22 +500,44 @@ impl System for Insane {
             let words = host.sink(&progress_channel(index))?;
             Ok((Window::new(window_bytes(args), args.payload), words))
         };
-        let windows = (0..args.sinks).filter(|_| windowed).map(window).collect::<Result<_>>()?;
-        let source = host.source("flow", args.payload)?;
-        host.await_sinks(&source, args.sinks as usize)?;
-        let batch = if args.variant == UNBATCHED { 1 } else { BATCH };
-        Ok(Sending { source, payload: args.payload, batch, waits: args.variant != RELIABLE, windows, _host: host })
+        let (flow, sinks) = crowd::flow(args);
+        let count = sinks.len();
+        let windows = sinks.filter(|_| windowed).map(window).collect::<Result<_>>()?;
+        let source = host.source(&flow, args.payload)?;
+        host.await_sinks(&source, count)?;
+        let pace = bypass::is_paced(&args.variant).then(pace::Pace::new);
+        let batch = if args.variant == UNBATCHED || pace.is_some() { 1 } else { BATCH };
+        Ok(Sending {
+            source,
+            payload: args.payload,
+            batch,
+            waits: args.variant != RELIABLE,
+            pace,
+            windows,
+            _host: host,
+        })
     }
 
     fn consumer(args: &Args) -> Result<impl Consumer> {
         let host = Host::new(args)?;
         let windowed = args.two_hosts() && args.variant != RELIABLE;
         let words = windowed.then(|| Words::new(window_bytes(args), args.payload));
-        Ok(Receiving { sink: host.sink("flow")?, copy: Vec::new(), words, progress: None, index: args.index, host })
+        Ok(Receiving {
+            sink: host.sink(&crowd::flow(args).0)?,
+            copy: Vec::new(),
+            words,
+            progress: None,
+            index: args.index,
+            host,
+        })
     }
 
     fn rebind(args: &Args, control: &Control) -> Result<()> {
         if args.role == Role::RebindSource { moves::source(args, control) } else { moves::sink(args, control) }
+    }
+
+    fn calls(args: &Args, control: &Control) -> Result<()> {
+        calls::measure(args, control)
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {

@@ -4,10 +4,11 @@
 //! leaves some spans without a move, to compare with. The sink notes the longest pause in each millisecond, and what the machine's
 //! own stalls were. Both tell when, by the clock that all processes of the machine have; the suite puts it together.
 
+use crate::pace::Pace;
 use crate::{BATCH, Host, LOOK, MEETING, bypass, socket};
 use anyhow::{Context, Result, anyhow, bail};
 use bench_harness::hiccup::Hiccups;
-use bench_harness::sys::{now_ns, sleep_precisely, sleep_until};
+use bench_harness::sys::{now_ns, sleep_until};
 use bench_harness::{Args, Control, Tally, stamp};
 use insane::{Code, RawMessage, Source, SourceOptions};
 use insane_runtime::config::Kind;
@@ -22,10 +23,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// From one message to the next, in nanoseconds: twenty thousand a second.
-const PACE_NS: u64 = 50_000;
-/// What is later than this is not sent any more, in nanoseconds.
-const LATE_NS: u64 = 1_000_000;
 /// From one move to the next, in nanoseconds: twice the pause that the slowest hundredth may take.
 const SPAN_NS: u64 = 40_000_000;
 /// Messages flow for so long before anything is noted, in nanoseconds.
@@ -90,15 +87,11 @@ impl Operator {
     }
 }
 
-/// Sends at the pace until it is over; how many. What a longer stop has made late is not made up for: it would be a burst.
+/// Sends at the pace until it is over; how many.
 fn pace(source: &Source, payload: usize, over: &AtomicBool) -> Result<u64> {
-    sleep_precisely();
-    let (mut message, mut due, mut n) = (vec![0; payload], now_ns(), 0);
+    let (mut message, mut pace, mut n) = (vec![0; payload], Pace::new(), 0);
     while !over.load(Ordering::Relaxed) {
-        if now_ns() < due {
-            sleep_until(due);
-        }
-        due = due.max(now_ns().saturating_sub(LATE_NS)) + PACE_NS;
+        pace.wait();
         stamp(&mut message, n);
         source.send(&message)?;
         n += 1;
