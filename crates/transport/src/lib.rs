@@ -95,6 +95,7 @@ mod receive;
 mod rtt;
 mod seen;
 mod transmit;
+mod turns;
 
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};

@@ -19,6 +19,7 @@ use crate::receive::Head;
 use crate::rtt::Rtt;
 use crate::seen::Seen;
 use crate::transmit::{Content, Pattern, Sent};
+use crate::turns::Turns;
 
 /// How often flows are looked after whose messages are in doubt.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
@@ -344,7 +345,7 @@ pub struct Path {
     pub(crate) next_tick: Duration,
     pub(crate) ticking: bool,
     pub(crate) out: Keyed<u32, OutFlow>,
-    pub(crate) round: VecDeque<u32>,
+    pub(crate) turns: Turns,
     next_flow: u32,
     pub(crate) incoming: Keyed<u32, InFlow>,
     next_source: u64,
@@ -394,7 +395,7 @@ impl Path {
             next_tick: now,
             ticking: false,
             out: Keyed::with_hasher(Key::new(seed.rotate_left(17))),
-            round: VecDeque::new(),
+            turns: Turns::default(),
             next_flow: 1,
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(41))),
             next_source: 0,
@@ -491,7 +492,7 @@ impl Path {
         let has_turn = |out: &&mut OutFlow| !out.queued && out.state == State::Open && out.has_something();
         if let Some(out) = self.out.get_mut(&flow).filter(has_turn) {
             out.queued = true;
-            self.round.push_back(flow);
+            self.turns.add(flow);
         }
     }
 
@@ -754,7 +755,7 @@ impl Path {
         self.rtt = Rtt::default();
         self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
         self.control.clear();
-        self.round.clear();
+        self.turns.clear();
         let flows: Vec<u32> = self.incoming.keys().copied().collect();
         for flow in flows {
             self.end_incoming(flow);

@@ -23,6 +23,9 @@ const SMALL: u32 = 64;
 /// What comes before each message of a bundle, in bytes.
 const BUNDLE_WORD: u32 = 8;
 
+/// What a record costs beside its payload, in bytes: messages without a payload use up a turn, too.
+const OWN_BYTES: u32 = MESSAGE_BYTES as u32;
+
 /// Frames that go after a time-out without regard to the window.
 const PROBES: u32 = 2;
 
@@ -89,7 +92,7 @@ impl Path {
         let ack_now = self.ack_due.is_some_and(|due| due <= now);
         // With anything before it the part of a large message would be a shorter one, and not join the others.
         let apart = (self.unacked > 0 || self.credit_due.is_some() || !self.control.is_empty()) && self.sends_parts();
-        let going = ack_now || !self.control.is_empty() || (data && !self.round.is_empty() && !apart);
+        let going = ack_now || !self.control.is_empty() || (data && !self.turns.is_empty() && !apart);
         self.credits_due(now, going);
         data &= !(apart && (going || !self.control.is_empty()));
         let acks = self.unacked > 0 && (going || !self.control.is_empty());
@@ -134,7 +137,7 @@ impl Path {
     fn next_alike(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
         let Pattern { at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
-        let others = self.round.len() != 1 || self.round.front() != Some(&flow) || !self.control.is_empty();
+        let others = self.turns.front() != Some(flow) || !self.control.is_empty();
         let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
         if size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
             return None;
@@ -167,6 +170,7 @@ impl Path {
             contents.push(Content::Span(flow, Span { len: gone.len, count: gone.count, ..span }));
         }
         source.took(&next, gone);
+        self.turns.sent(gone.len + OWN_BYTES);
         let len = out.len() - start;
         self.register(now, len, true, contents);
         Some(Built { len, gather: None, may_pad: !self.in_parts || span.offset < PAD_BELOW })
@@ -219,7 +223,7 @@ impl Path {
 
     /// Whether what goes next is a part of a message that is larger than a frame.
     fn sends_parts(&self) -> bool {
-        let first = self.round.front().and_then(|flow| self.out.get(flow));
+        let first = self.turns.front().and_then(|flow| self.out.get(&flow));
         first.is_some_and(|out| out.is_in_parts(self.frame_limit()))
     }
 
@@ -290,32 +294,25 @@ impl Path {
         payloads: &mut dyn Payloads,
     ) -> (Option<Gather>, bool) {
         let mut large = false;
-        let mut others = self.round.len();
         // A check is over the whole frame, so the whole frame must be at hand.
         let copy_bytes = if self.config.checked { u32::MAX } else { self.config.copy_bytes };
-        while let Some(&flow) = self.round.front() {
+        while let Some(flow) = self.turns.front() {
             let events = &mut self.events;
             let Some(out) = self.out.get_mut(&flow) else {
-                self.round.pop_front();
+                self.turns.has_nothing();
                 continue;
             };
             let expired = |message: crate::Outgoing| {
                 events.push_back(Event::Released { flow, token: message.token, end: End::Expired })
             };
             let Some(next) = out.peek(now, expired) else {
-                out.queued = false;
-                self.round.pop_front();
+                out.queued = !self.turns.has_nothing();
                 self.try_close(flow);
                 continue;
             };
             if domain.is_some_and(|domain| domain != out.spec.domain) {
-                // Another domain's turn is in another frame.
-                others = others.saturating_sub(1);
-                self.round.rotate_left(1);
-                if others == 0 {
-                    break;
-                }
-                continue;
+                // Its turn is in another frame.
+                break;
             }
             let added = if next.message.bundle > 0 {
                 add_bundle(now, frame, flow, &next, payloads).map(|gone| (gone, None))
@@ -324,8 +321,10 @@ impl Path {
                 added.map(|(len, gather)| (Gone { len, count: 0, payload: len }, gather))
             };
             let Some((gone, gather)) = added else {
-                // The frame is full: the next is another flow's turn.
-                self.round.rotate_left(1);
+                // The frame is full. What does not even go into an empty one must not keep others waiting.
+                if frame.is_empty() {
+                    self.turns.pass();
+                }
                 break;
             };
             large |= next.span.offset >= PAD_BELOW && next.message.bundle == 0;
@@ -338,6 +337,7 @@ impl Path {
                 (self.ticking, self.next_tick) = (true, now + TICK);
             }
             let done = out.took(&next, gone);
+            self.turns.sent(gone.len + OWN_BYTES);
             if done && !out.spec.reliable {
                 let token = next.message.token;
                 self.events.push_back(Event::Released { flow, token, end: End::Sent });
@@ -348,7 +348,6 @@ impl Path {
                 let alike = gather.is_none() && (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
                 self.pattern.size = if alike { gone.payload } else { 0 };
                 (self.pattern.flow, self.pattern.index) = (flow, next.span.index);
-                self.round.rotate_left(1);
                 return (gather, large);
             }
         }
@@ -457,7 +456,7 @@ impl Path {
             if !self.control.is_empty() {
                 sooner(Some(self.last_poll));
             }
-            if !self.round.is_empty() && self.congestion.has_room() {
+            if !self.turns.is_empty() && self.congestion.has_room() {
                 sooner(Some(self.congestion.pace(self.last_poll, self.rtt.smoothed())));
             }
         }
