@@ -365,7 +365,7 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_ref().filter(|r| r.taps.iter().all(|t| t.sink != sink)) else {
             return Ok(());
         };
-        let (stream, reliable) = (remote.stream.clone(), remote.reliable);
+        let (stream, reliable, source_number) = (remote.stream.clone(), remote.reliable, remote.number);
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let known = pair.outgoing.values().find(|o| self.outlets[**o].as_ref().is_some_and(|o| o.stream == stream));
         let outlet = match known {
@@ -388,7 +388,7 @@ impl Domain {
             remote.add_tap(sink, outlet);
         }
         if let Some(one) = self.outlets[outlet].as_mut() {
-            one.waiting.push((source, sink, flow.channel));
+            one.waiting.push((source_number, sink, flow.channel));
         }
         self.open_waiting(outlet);
         Ok(())
@@ -437,9 +437,8 @@ impl Domain {
     fn open_waiting(&mut self, outlet: usize) {
         let Some(outlet) = self.outlets[outlet].as_mut().filter(|o| o.producer.is_some()) else { return };
         let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
-        for (source, sink, channel) in std::mem::take(&mut outlet.waiting) {
-            let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { continue };
-            let number = remote.number;
+        for (number, sink, channel) in std::mem::take(&mut outlet.waiting) {
+            let Some(remote) = self.remotes.iter().flatten().find(|r| r.number == number) else { continue };
             if !outlet.asked.insert((number, sink)) {
                 continue;
             }
@@ -525,6 +524,9 @@ impl Domain {
             self.flush_backlog(outlet);
             self.end_tap(source, sink);
             let Some(one) = self.outlets[outlet].as_mut() else { continue };
+            if one.withdraw(number, sink) {
+                continue;
+            }
             let body = peer::FlowClosed { source: number, sink: sink.to_bytes(), position: one.position() };
             if let Some(pair) = self.pairs[one.pair].as_mut() {
                 pair.send(one.number, Body::FlowClosed(body), &[]);
@@ -549,3 +551,6 @@ impl Domain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,8 +54,8 @@ pub(crate) struct Outlet {
     pub(crate) doorbell: Doorbell,
     /// What its session knows of the segments.
     pub(crate) told: Told,
-    /// Flows to be opened once it is accepted.
-    pub(crate) waiting: Vec<(usize, SinkId, u64)>,
+    /// Flows to be opened once it is accepted: the source's number, for its place may be another's by then, the sink, the channel.
+    pub(crate) waiting: Vec<(u32, SinkId, u64)>,
     pub(crate) asked: HashSet<(u32, SinkId)>,
     /// Some of its sinks want messages scattered: its session knows the memories that datapaths lend out of.
     pub(crate) scattered: bool,
@@ -193,6 +193,13 @@ impl Outlet {
 
     pub(crate) fn has_mapped(&self, segment: u16) -> bool {
         self.producer.as_ref().is_some_and(|producer| producer.is_mapped(segment))
+    }
+
+    /// A flow is not to be opened any more. Returns whether it was still to be: then the session has not heard of it.
+    pub(crate) fn withdraw(&mut self, source: u32, sink: SinkId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|(number, of, _)| (*number, *of) != (source, sink));
+        self.waiting.len() < before
     }
 
     pub(crate) fn position(&self) -> u64 {
