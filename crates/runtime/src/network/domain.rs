@@ -41,6 +41,8 @@ pub(crate) enum Note {
     Closed(Epoch),
     /// A local sink is attached to a remote source.
     Attached { source: usize, sink: SinkId },
+    /// One is attached no more, or will not be: what waited for it waits no longer.
+    Left { source: usize },
 }
 
 /// A socket to a session of this host.
@@ -165,6 +167,11 @@ impl Domain {
             failed: None,
         };
         Some(place(&mut self.pairs, new))
+    }
+
+    /// Sends sessions what their sockets had no room for; whether all went.
+    pub(crate) fn flush_pairs(&mut self) -> bool {
+        self.pairs.iter_mut().flatten().map(Pair::flush).filter(|all| !all).count() == 0
     }
 
     /// Takes what a session has said. `Err`: the pair is to be ended.
@@ -489,6 +496,7 @@ impl Domain {
         }
         if let Some(source) = self.remote_of(flow.source) {
             self.end_tap(source, sink);
+            self.notes.push(Note::Left { source });
         }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
         if let Some(pair) = self.pairs[at].as_mut() {
@@ -553,4 +561,4 @@ impl Domain {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

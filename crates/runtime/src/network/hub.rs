@@ -356,6 +356,7 @@ impl Hub {
             host.sweep(&mut self.domains);
         }
         self.tell_reports(now);
+        self.chores_due |= !self.flush_pairs();
         if self.directory_at.is_none_or(|at| at <= now) {
             self.directory_at = self.directory.on_time(now);
         }
@@ -369,6 +370,11 @@ impl Hub {
                 *shared = report;
             }
         }
+    }
+
+    /// Sends sessions what their sockets had no room for; whether all went.
+    fn flush_pairs(&mut self) -> bool {
+        self.domains.iter_mut().map(Domain::flush_pairs).filter(|all| !all).count() == 0
     }
 
     /// Receives what is there, a bounded number of pieces from each datapath.
@@ -553,6 +559,8 @@ impl Hub {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);
+        // A session that has read says nothing of it.
+        self.chores_due |= !self.flush_pairs();
         if self.chores_due {
             until(self.chores_at);
         }

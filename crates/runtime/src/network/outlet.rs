@@ -1,6 +1,6 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
-use crate::network::domain::Domain;
+use crate::network::domain::{Domain, Note};
 use crate::network::lanes::FlowId;
 use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::{Count, Counters};
@@ -811,7 +811,8 @@ impl Domain {
     pub(crate) fn dissolve(&mut self, at: usize) {
         let Some(mut outlet) = self.outlets[at].take() else { return };
         self.scatter_no_more(&outlet);
-        for remote in self.remotes.iter_mut().flatten() {
+        for (source, remote) in self.remotes.iter_mut().enumerate() {
+            let Some(remote) = remote else { continue };
             for tap in remote.taps.iter_mut().filter(|t| t.outlet == Some(at)) {
                 if let Some(counters) = &outlet.counters {
                     tap.look(remote.epoch, counters);
@@ -819,6 +820,7 @@ impl Domain {
                 tap.report.unconfirmed += tap.given - tap.finished;
                 tap.finish(tap.given);
                 (tap.state, tap.outlet) = (TapState::Closed, None);
+                self.notes.push(Note::Left { source });
             }
         }
         for waiting in outlet.backlog.drain(..) {

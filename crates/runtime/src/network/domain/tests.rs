@@ -8,7 +8,7 @@ const SINK: SinkId = SinkId(9);
 const SESSION: SessionId = SessionId(11);
 
 /// A session with a sink that takes a link when it is told to, answers every flow, and checks what it is asked as the library does.
-struct Player {
+pub(crate) struct Player {
     socket: OwnedFd,
     entries: u32,
     /// Links that were offered and are not taken yet.
@@ -17,13 +17,18 @@ struct Player {
 }
 
 impl Player {
+    /// With its end of the pair, and so many entries in a link.
+    pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
+        Self { socket, entries, offered: Vec::new(), open: Vec::new() }
+    }
+
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
         let bytes = encode(&ToPeer { link, body: Some(body) });
         assert!(send(self.socket.as_fd(), &bytes, fds).unwrap());
     }
 
     /// Takes the links.
-    fn accept(&mut self) {
+    pub(crate) fn accept(&mut self) {
         for link in std::mem::take(&mut self.offered) {
             let bytes = ReturnBlock::bytes(self.entries).unwrap();
             let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
@@ -35,8 +40,15 @@ impl Player {
         }
     }
 
+    /// Closes its sinks.
+    pub(crate) fn close(&mut self) {
+        for (source, sink) in std::mem::take(&mut self.open) {
+            self.say(LINK, Body::FlowClose(peer::FlowRef { source, sink }), &[]);
+        }
+    }
+
     /// Reads what there is and answers it.
-    fn read(&mut self) {
+    pub(crate) fn read(&mut self) {
         while let Received::Message(bytes, _) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
             let ToPeer { link, body } = decode(&bytes).unwrap();
             match body.unwrap() {
@@ -59,6 +71,9 @@ impl Player {
     }
 }
 
+/// The link of a session with one.
+const LINK: u32 = 1;
+
 /// A domain, a session of it, and what lets both say everything that they have to.
 struct Rig {
     domain: Domain,
@@ -72,8 +87,7 @@ impl Rig {
         let (ours, socket) = socket_pair().unwrap();
         let pair = insane_wire::control::Pair { peer: SESSION.to_bytes(), ..Default::default() };
         domain.add_pair(&pair, ours).unwrap();
-        let entries = config.quota.link_entries;
-        Self { domain, player: Player { socket, entries, offered: Vec::new(), open: Vec::new() } }
+        Self { domain, player: Player::new(socket, config.quota.link_entries) }
     }
 
     fn talk(&mut self) {
