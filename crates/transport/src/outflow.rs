@@ -191,11 +191,28 @@ impl OutFlow {
     /// What is left of the bundle that is being sent, if it is more than one message and nothing goes before it.
     #[inline]
     pub(crate) fn next_of_bundle(&self) -> Option<Next> {
-        let (message, span) = self.current.filter(|(message, _)| message.bundle > 1)?;
-        let credit = self.limit_index.saturating_sub(self.next_index);
-        let goes = self.state == State::Open && self.resend.is_empty() && credit > 0 && self.carried < self.limit_bytes;
-        let most = message.bundle.min(u16::try_from(credit).unwrap_or(u16::MAX));
-        goes.then_some(Next { message, span, most, from: From::Current })
+        let goes = self.state == State::Open && self.resend.is_empty();
+        self.rest_of_current().filter(|next| goes && next.message.bundle > 1)
+    }
+
+    /// What is left of what is being sent, if it may go now: only a bundle's messages take credit one by one.
+    #[inline]
+    fn rest_of_current(&self) -> Option<Next> {
+        let (message, span) = self.current?;
+        let most = self.most_of(&message);
+        (message.bundle == 0 || most > 0).then_some(Next { message, span, most, from: From::Current })
+    }
+
+    /// How many messages may go now that have no index yet, as far as credit is concerned.
+    #[inline]
+    fn credit(&self) -> u64 {
+        if self.carried < self.limit_bytes { self.limit_index.saturating_sub(self.next_index) } else { 0 }
+    }
+
+    /// How many messages of a bundle may go now.
+    #[inline]
+    fn most_of(&self, message: &Outgoing) -> u16 {
+        message.bundle.min(u16::try_from(self.credit()).unwrap_or(u16::MAX))
     }
 
     /// What goes next, without taking it. Expired messages are taken out and given to `expired`.
@@ -210,12 +227,8 @@ impl OutFlow {
             // The cursor has covered it meanwhile.
             self.resend.pop_front();
         }
-        let credit = self.limit_index.saturating_sub(self.next_index);
-        let most = |message: &Outgoing| message.bundle.min(u16::try_from(credit).unwrap_or(u16::MAX));
-        if let Some((message, span)) = self.current {
-            let next = Next { message, span, most: most(&message), from: From::Current };
-            let may = message.bundle == 0 || (credit > 0 && self.carried < self.limit_bytes);
-            return may.then_some(next);
+        if self.current.is_some() {
+            return self.rest_of_current();
         }
         while let Some(&message) = self.waiting.front() {
             if message.deadline.is_some_and(|deadline| deadline <= now) {
@@ -224,11 +237,11 @@ impl OutFlow {
                 expired(message);
                 continue;
             }
-            if credit == 0 || self.carried >= self.limit_bytes {
+            if self.credit() == 0 {
                 return None;
             }
             let span = Span { index: self.next_index, offset: 0, len: message.len, count: message.bundle };
-            return Some(Next { message, span, most: most(&message), from: From::Waiting });
+            return Some(Next { message, span, most: self.most_of(&message), from: From::Waiting });
         }
         None
     }

@@ -41,6 +41,8 @@ pub(crate) enum Note {
     Closed(Epoch),
     /// A local sink is attached to a remote source.
     Attached { source: usize, sink: SinkId },
+    /// One is attached no more, or will not be: what waited for it waits no longer.
+    Left { source: usize },
 }
 
 /// A socket to a session of this host.
@@ -170,6 +172,11 @@ impl Domain {
             failed: None,
         };
         Some(place(&mut self.pairs, new))
+    }
+
+    /// Sends sessions what their sockets had no room for; whether all went.
+    pub(crate) fn flush_pairs(&mut self) -> bool {
+        self.pairs.iter_mut().flatten().map(Pair::flush).filter(|all| !all).count() == 0
     }
 
     /// Takes what a session has said. `Err`: the pair is to be ended.
@@ -370,7 +377,7 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_ref().filter(|r| r.taps.iter().all(|t| t.sink != sink)) else {
             return Ok(());
         };
-        let (stream, reliable) = (remote.stream.clone(), remote.reliable);
+        let (stream, reliable, source_number) = (remote.stream.clone(), remote.reliable, remote.number);
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let known = pair.outgoing.values().find(|o| self.outlets[**o].as_ref().is_some_and(|o| o.stream == stream));
         let outlet = match known {
@@ -393,7 +400,7 @@ impl Domain {
             remote.add_tap(sink, outlet);
         }
         if let Some(one) = self.outlets[outlet].as_mut() {
-            one.waiting.push((source, sink, flow.channel));
+            one.waiting.push((source_number, sink, flow.channel));
         }
         self.open_waiting(outlet);
         Ok(())
@@ -442,9 +449,8 @@ impl Domain {
     fn open_waiting(&mut self, outlet: usize) {
         let Some(outlet) = self.outlets[outlet].as_mut().filter(|o| o.producer.is_some()) else { return };
         let Some(pair) = self.pairs[outlet.pair].as_mut() else { return };
-        for (source, sink, channel) in std::mem::take(&mut outlet.waiting) {
-            let Some(remote) = self.remotes.get(source).and_then(Option::as_ref) else { continue };
-            let number = remote.number;
+        for (number, sink, channel) in std::mem::take(&mut outlet.waiting) {
+            let Some(remote) = self.remotes.iter().flatten().find(|r| r.number == number) else { continue };
             if !outlet.asked.insert((number, sink)) {
                 continue;
             }
@@ -495,6 +501,7 @@ impl Domain {
         }
         if let Some(source) = self.remote_of(flow.source) {
             self.end_tap(source, sink);
+            self.notes.push(Note::Left { source });
         }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
         if let Some(pair) = self.pairs[at].as_mut() {
@@ -530,6 +537,9 @@ impl Domain {
             self.flush_backlog(outlet);
             self.end_tap(source, sink);
             let Some(one) = self.outlets[outlet].as_mut() else { continue };
+            if one.withdraw(number, sink) {
+                continue;
+            }
             let body = peer::FlowClosed { source: number, sink: sink.to_bytes(), position: one.position() };
             if let Some(pair) = self.pairs[one.pair].as_mut() {
                 pair.send(one.number, Body::FlowClosed(body), &[]);
@@ -554,3 +564,6 @@ impl Domain {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -195,6 +195,10 @@ impl Hub {
                     let close = control::CloseSource { epoch: epoch.to_bytes() };
                     self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));
                 }
+                Note::Left { source } => {
+                    let remote = self.domains[at].remotes[source].as_ref().map(|r| (r.host, r.epoch));
+                    remote.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
+                }
                 Note::Attached { source, sink } => {
                     let Some(remote) = self.domains[at].remotes[source].as_ref() else { continue };
                     let (host, epoch) = (remote.host, remote.epoch);

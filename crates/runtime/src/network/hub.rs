@@ -25,7 +25,7 @@ use insane_transport::{End, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender};
@@ -95,6 +95,24 @@ pub(crate) enum Watched {
     Pair(usize, usize),
     /// The doorbell of a link from a local source.
     Doorbell(OwnedFd),
+}
+
+/// How a sleep is slept: epoll_pwait rounds up to milliseconds, and epoll_pwait2 takes Linux 5.11, so a short one is ppoll's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// So long by ppoll, which is exact, before the events are taken.
+    exact: Option<Timespec>,
+    /// So long by epoll when they are taken; without end if there is none.
+    coarse: Option<Timespec>,
+}
+
+impl Wait {
+    /// The wait for events of so long at most, without end for `None`.
+    fn of(timeout: Option<Duration>) -> Self {
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let exact = timeout.filter(|t| t.tv_sec == 0 && (1..=EXACT).contains(&t.tv_nsec));
+        Self { exact, coarse: exact.map(|_| Timespec::default()).or(timeout) }
+    }
 }
 
 /// See the module's head.
@@ -342,6 +360,7 @@ impl Hub {
             host.sweep(&mut self.domains);
         }
         self.tell_reports(now);
+        self.chores_due |= !self.flush_pairs();
         if self.directory_at.is_none_or(|at| at <= now) {
             self.directory_at = self.directory.on_time(now);
         }
@@ -355,6 +374,11 @@ impl Hub {
                 *shared = report;
             }
         }
+    }
+
+    /// Sends sessions what their sockets had no room for; whether all went.
+    fn flush_pairs(&mut self) -> bool {
+        self.domains.iter_mut().map(Domain::flush_pairs).filter(|all| !all).count() == 0
     }
 
     /// Receives what is there, a bounded number of pieces from each datapath.
@@ -544,6 +568,8 @@ impl Hub {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);
+        // A session that has read says nothing of it.
+        self.chores_due |= !self.flush_pairs();
         if self.chores_due {
             until(self.chores_at);
         }
@@ -595,14 +621,13 @@ impl Hub {
 
     /// Waits for events, and does what they say. Returns whether there were any, and whether there was more than the datapath.
     fn look(&mut self, timeout: Option<Duration>) -> (bool, bool) {
-        let mut timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
-        if let Some(exact) = timeout.filter(|t| t.tv_sec == 0 && (1..=EXACT).contains(&t.tv_nsec)) {
-            // epoll_pwait rounds up to milliseconds, and epoll_pwait2 takes Linux 5.11. That it is readable is all that is asked here.
+        let wait = Wait::of(timeout);
+        if let Some(exact) = wait.exact {
+            // That it is readable is all that is asked here.
             let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact));
-            timeout = Some(rustix::event::Timespec::default());
         }
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
-        if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).is_err() {
+        if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), wait.coarse.as_ref()).is_err() {
             return (false, false);
         }
         let mut any = false;
@@ -749,5 +774,34 @@ impl Place for Placer<'_> {
         self.landings.push((at, landing));
         let token = self.landings.len() as u64 - 1;
         Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_sleep_is_not_rounded_to_milliseconds() {
+        let exact = |time: Duration| Wait::of(Some(time)).exact.map(|t| (t.tv_sec, t.tv_nsec));
+        for nanoseconds in [1, 999, 50_000, 200_000, 999_999, 1_000_001, 1_500_000, EXACT] {
+            let time = Duration::from_nanos(nanoseconds as u64);
+            assert_eq!(exact(time), Some((0, nanoseconds)), "{time:?}");
+            assert_eq!(Wait::of(Some(time)).coarse, Some(Timespec::default()), "{time:?}");
+        }
+        // All that the thread sleeps at least somewhere is short.
+        for time in [GLANCE, CHORES, LATER, POLLING.0, POLLING.1, AWAITING.0, AWAITING.1] {
+            assert!(exact(time).is_some(), "{time:?}");
+        }
+    }
+
+    #[test]
+    fn no_sleep_and_long_ones_are_left_to_epoll() {
+        let long = Duration::from_nanos(EXACT as u64 + 1);
+        for time in [Duration::ZERO, long, Duration::from_secs(1), Duration::from_secs(1) + CHORES] {
+            let left = Wait { exact: None, coarse: Timespec::try_from(time).ok() };
+            assert_eq!(Wait::of(Some(time)), left, "{time:?}");
+        }
+        assert_eq!(Wait::of(None), Wait { exact: None, coarse: None });
     }
 }

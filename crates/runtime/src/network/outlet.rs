@@ -1,6 +1,6 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
-use crate::network::domain::Domain;
+use crate::network::domain::{Domain, Note};
 use crate::network::lanes::FlowId;
 use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::{Count, Counters};
@@ -54,8 +54,8 @@ pub(crate) struct Outlet {
     pub(crate) doorbell: Doorbell,
     /// What its session knows of the segments.
     pub(crate) told: Told,
-    /// Flows to be opened once it is accepted.
-    pub(crate) waiting: Vec<(usize, SinkId, u64)>,
+    /// Flows to be opened once it is accepted: the source's number, for its place may be another's by then, the sink, the channel.
+    pub(crate) waiting: Vec<(u32, SinkId, u64)>,
     pub(crate) asked: HashSet<(u32, SinkId)>,
     /// Some of its sinks want messages scattered: its session knows the memories that datapaths lend out of.
     pub(crate) scattered: bool,
@@ -193,6 +193,13 @@ impl Outlet {
 
     pub(crate) fn has_mapped(&self, segment: u16) -> bool {
         self.producer.as_ref().is_some_and(|producer| producer.is_mapped(segment))
+    }
+
+    /// A flow is not to be opened any more. Returns whether it was still to be: then the session has not heard of it.
+    pub(crate) fn withdraw(&mut self, source: u32, sink: SinkId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|(number, of, _)| (*number, *of) != (source, sink));
+        self.waiting.len() < before
     }
 
     pub(crate) fn position(&self) -> u64 {
@@ -804,7 +811,8 @@ impl Domain {
     pub(crate) fn dissolve(&mut self, at: usize) {
         let Some(mut outlet) = self.outlets[at].take() else { return };
         self.scatter_no_more(&outlet);
-        for remote in self.remotes.iter_mut().flatten() {
+        for (source, remote) in self.remotes.iter_mut().enumerate() {
+            let Some(remote) = remote else { continue };
             for tap in remote.taps.iter_mut().filter(|t| t.outlet == Some(at)) {
                 if let Some(counters) = &outlet.counters {
                     tap.look(remote.epoch, counters);
@@ -812,6 +820,7 @@ impl Domain {
                 tap.report.unconfirmed += tap.given - tap.finished;
                 tap.finish(tap.given);
                 (tap.state, tap.outlet) = (TapState::Closed, None);
+                self.notes.push(Note::Left { source });
             }
         }
         for waiting in outlet.backlog.drain(..) {

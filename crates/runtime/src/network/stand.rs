@@ -583,8 +583,12 @@ pub fn stream_name(number: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use insane_wire::encode;
+    use crate::network::domain::tests::Player;
+    use insane_shm::socket::{Received, receive};
     use insane_wire::host::{self as wire, ToHost, to_host::Body};
+    use insane_wire::peer::{SegmentRef, ToPeer, to_peer};
+    use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+    use rustix::fd::AsFd;
 
     fn reliable_qos() -> Qos {
         let mut qos = Qos::default();
@@ -671,5 +675,72 @@ mod tests {
         assert_eq!(stand.holds().sinks, 2);
         stand.end();
         assert_eq!(stand.holds(), Holds::default());
+    }
+
+    /// The host is about to send what a source emits on a channel of session `number`'s stream.
+    fn source(number: u64, epoch: u8, channel: u64) -> Vec<u8> {
+        let (domain, stream) = ("default".to_owned(), stream_name(number).to_owned());
+        let qos = Some(if number % 2 == 1 { reliable_qos() } else { Qos::default() });
+        word(Body::Source(wire::Source { epoch: vec![epoch; 16], domain, stream, qos, channel, ..Default::default() }))
+    }
+
+    #[test]
+    fn a_flow_waits_no_longer_for_a_sink_that_is_gone() {
+        for its_session_lives in [false, true] {
+            let mut stand = Stand::new();
+            for (number, sink) in [(1, 1), (3, 2)] {
+                stand.sink(number, [sink; 16], 5, true);
+            }
+            stand.say(&source(1, 4, 5));
+            stand.ends.sort_by_key(|(conn, _)| *conn);
+            let entries = Config::default().quota.link_entries;
+            let ends = std::mem::take(&mut stand.ends).into_iter();
+            let mut players: Vec<Player> = ends.map(|(_, socket)| Player::new(socket, entries)).collect();
+            for _ in 0..4 {
+                players.iter_mut().for_each(Player::read);
+                players.iter_mut().for_each(Player::accept);
+                stand.pass(Duration::from_millis(10));
+            }
+            stand.open("default", u128::from_le_bytes([4; 16]), 5, true);
+            // The host says of one of the two that it has no number yet, and of the other nothing.
+            let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 0, answer: true };
+            stand.say(&word(Body::Ready(ready)));
+            let flows = |stand: &Stand| (stand.hub.hosts[0].requested.len(), stand.hub.hosts[0].incoming.len());
+            assert_eq!(flows(&stand), (1, 0));
+            if its_session_lives {
+                players[1].close();
+            } else {
+                players.truncate(1);
+            }
+            stand.pass(Duration::from_millis(10));
+            assert_eq!(flows(&stand), (0, 1), "{its_session_lives}");
+        }
+    }
+
+    #[test]
+    fn what_a_session_had_no_room_for_comes_when_it_has_read() {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.say(&source(0, 4, 5));
+        let pair = stand.hub.domains[0].pairs.iter_mut().flatten().next().expect("a pair");
+        // More than a socket takes: it has room for some hundreds.
+        let all = 2000;
+        (0..all).for_each(|segment| pair.send(1, to_peer::Body::SegmentRemove(SegmentRef { segment }), &[]));
+        let mut arrived = Vec::new();
+        for round in 0.. {
+            let before = arrived.len();
+            while let Received::Message(bytes, _) = receive(stand.ends[0].1.as_fd(), MAX_CONTROL_BYTES).expect("a pair")
+            {
+                if let Some(to_peer::Body::SegmentRemove(gone)) = decode::<ToPeer>(&bytes).expect("a message").body {
+                    arrived.push(gone.segment);
+                }
+            }
+            if arrived.len() == before {
+                break;
+            }
+            assert!(round > 0 || arrived.len() < all as usize, "the socket took all");
+            stand.pass(Duration::from_millis(10));
+        }
+        assert!(arrived.iter().copied().eq(0..all), "{} of {all} came", arrived.len());
     }
 }

@@ -1,0 +1,149 @@
+//! A session as the network's domain sees it: its end of the pair is played here.
+
+use super::*;
+use insane_shm::socket::send;
+
+const EPOCH: Epoch = Epoch(7);
+const SINK: SinkId = SinkId(9);
+const SESSION: SessionId = SessionId(11);
+
+/// A session with a sink that takes a link when it is told to, answers every flow, and checks what it is asked as the library does.
+pub(crate) struct Player {
+    socket: OwnedFd,
+    entries: u32,
+    /// Links that were offered and are not taken yet.
+    offered: Vec<u32>,
+    open: Vec<(u32, Vec<u8>)>,
+}
+
+impl Player {
+    /// With its end of the pair, and so many entries in a link.
+    pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
+        Self { socket, entries, offered: Vec::new(), open: Vec::new() }
+    }
+
+    fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
+        let bytes = encode(&ToPeer { link, body: Some(body) });
+        assert!(send(self.socket.as_fd(), &bytes, fds).unwrap());
+    }
+
+    /// Takes the links.
+    pub(crate) fn accept(&mut self) {
+        for link in std::mem::take(&mut self.offered) {
+            let bytes = ReturnBlock::bytes(self.entries).unwrap();
+            let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
+            ReturnBlock::create(returns.clone(), self.entries).unwrap();
+            let counters = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
+            Counters::create(counters.clone(), 4).unwrap();
+            let accept = peer::LinkAccept { counter_bytes: Backing::len(&*counters) as u64 };
+            self.say(link, Body::LinkAccept(accept), &[returns.fd(), counters.fd()]);
+        }
+    }
+
+    /// Closes its sinks.
+    pub(crate) fn close(&mut self) {
+        for (source, sink) in std::mem::take(&mut self.open) {
+            self.say(LINK, Body::FlowClose(peer::FlowRef { source, sink }), &[]);
+        }
+    }
+
+    /// Reads what there is and answers it.
+    pub(crate) fn read(&mut self) {
+        while let Received::Message(bytes, _) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
+            let ToPeer { link, body } = decode(&bytes).unwrap();
+            match body.unwrap() {
+                Body::LinkOffer(_) => self.offered.push(link),
+                Body::FlowOpen(flow) => {
+                    let key = (flow.source, flow.sink.clone());
+                    assert!(!self.open.contains(&key), "a flow of source {} that cannot be", flow.source);
+                    self.open.push(key);
+                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, ..Default::default() };
+                    self.say(link, Body::FlowOpened(opened), &[]);
+                }
+                Body::FlowClosed(flow) => {
+                    let before = self.open.len();
+                    self.open.retain(|open| *open != (flow.source, flow.sink.clone()));
+                    assert!(self.open.len() < before, "the end of a flow that was not opened");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The link of a session with one.
+const LINK: u32 = 1;
+
+/// A domain, a session of it, and what lets both say everything that they have to.
+struct Rig {
+    domain: Domain,
+    player: Player,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let config = Config::default();
+        let mut domain = Domain::new(1, "default".into(), &config).unwrap();
+        let (ours, socket) = socket_pair().unwrap();
+        let pair = insane_wire::control::Pair { peer: SESSION.to_bytes(), ..Default::default() };
+        domain.add_pair(&pair, ours).unwrap();
+        Self { domain, player: Player::new(socket, config.quota.link_entries) }
+    }
+
+    fn talk(&mut self) {
+        for _ in 0..4 {
+            self.player.read();
+            self.domain.read_pair(0).unwrap();
+        }
+    }
+
+    /// A source of another host begins: its place.
+    fn begins(&mut self) -> usize {
+        self.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, true))
+    }
+
+    /// The core has matched it with the sink.
+    fn matched(&mut self) {
+        let (epoch, sink, peer) = (EPOCH.to_bytes(), SINK.to_bytes(), SESSION.to_bytes());
+        self.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    }
+
+    /// Its host sends no more of it.
+    fn ends(&mut self, source: usize) {
+        self.domain.remotes[source].as_mut().unwrap().ending = true;
+        self.domain.tend(&mut Vec::new());
+        assert!(self.domain.remotes[source].take().unwrap().is_over());
+    }
+}
+
+#[test]
+fn a_source_that_ends_and_begins_anew_asks_a_sink_once_whenever_its_session_takes_the_link() {
+    for moment in 0..5 {
+        let mut rig = Rig::new();
+        let at = |rig: &mut Rig, now: usize| {
+            rig.talk();
+            if now == moment {
+                rig.player.accept();
+            }
+            rig.talk();
+        };
+        let old = rig.begins();
+        rig.matched();
+        at(&mut rig, 0);
+        rig.ends(old);
+        at(&mut rig, 1);
+        // In the place of the old one, and not matched yet: the core is still to hear of it.
+        let new = rig.begins();
+        assert_eq!(new, old);
+        at(&mut rig, 2);
+        rig.matched();
+        at(&mut rig, 3);
+        at(&mut rig, 4);
+        rig.player.accept();
+        rig.talk();
+        let number = rig.domain.remotes[new].as_ref().unwrap().number;
+        assert_eq!(rig.player.open, [(number, SINK.to_bytes())], "taken at moment {moment}");
+        let attached = rig.domain.remotes[new].as_ref().unwrap().taps.iter().map(|tap| (tap.sink, tap.state));
+        assert_eq!(attached.collect::<Vec<_>>(), [(SINK, TapState::Open)], "taken at moment {moment}");
+    }
+}
