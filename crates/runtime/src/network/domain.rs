@@ -202,9 +202,8 @@ impl Domain {
             Some(Body::LinkAccept(accept)) => self.accepted(at, link, &accept, &fds),
             Some(Body::LinkRefuse(_)) => {
                 let outlet = self.pairs[at].as_mut().and_then(|p| p.outgoing.remove(&link));
-                if let Some(outlet) = outlet {
-                    self.outlets[outlet] = None;
-                }
+                // What was to go over it knows its place, which may be another session's soon.
+                outlet.into_iter().for_each(|outlet| self.dissolve(outlet));
                 Ok(())
             }
             Some(Body::SegmentAdd(segment)) => self.segment_added(at, link, &segment, &fds),

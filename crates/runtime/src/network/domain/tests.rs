@@ -40,6 +40,13 @@ impl Player {
         }
     }
 
+    /// Refuses them.
+    fn refuse(&mut self) {
+        for link in std::mem::take(&mut self.offered) {
+            self.say(link, Body::LinkRefuse(insane_wire::peer::Refuse::default()), &[]);
+        }
+    }
+
     /// Closes its sinks.
     pub(crate) fn close(&mut self) {
         for (source, sink) in std::mem::take(&mut self.open) {
@@ -114,6 +121,20 @@ impl Rig {
         self.domain.tend(&mut Vec::new());
         assert!(self.domain.remotes[source].take().unwrap().is_over());
     }
+}
+
+#[test]
+fn who_refuses_a_link_gets_nothing_of_it_and_keeps_no_source_waiting() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.matched();
+    rig.player.read();
+    rig.player.refuse();
+    rig.talk();
+    assert!(rig.domain.outlets.iter().all(Option::is_none));
+    let taps = rig.domain.remotes[source].as_ref().unwrap().taps.iter().map(|tap| (tap.outlet, tap.state));
+    assert_eq!(taps.collect::<Vec<_>>(), [(None, TapState::Closed)]);
+    rig.ends(source);
 }
 
 #[test]
