@@ -54,6 +54,8 @@ struct Insane;
 /// sink's link holds 2048 entries, small messages of a batch arrive as one, and of large ones some are to be on their way at each
 /// place where they wait.
 const WINDOW_BYTES: usize = 512 << 10;
+/// The same of a fan-out, whose ends all sleep: as much as bare UDP in runs has.
+const WINDOW_FAN_OUT: usize = 2 << 20;
 const WINDOW_MESSAGES: usize = 2048;
 const WINDOW_LARGE: usize = 128;
 const WINDOW_SCATTERED: usize = 8;
@@ -71,7 +73,9 @@ fn window_bytes(args: &Args) -> usize {
     if bypass::is_scattered(&args.variant) {
         return WINDOW_SCATTERED * payload;
     }
-    let whole = WINDOW_BYTES.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST));
+    // Who is woken for a batch goes to sleep again unless the next one is on its way by then.
+    let usual = if matches!(args.role, Role::FanoutSource | Role::FanoutSink) { WINDOW_FAN_OUT } else { WINDOW_BYTES };
+    let whole = usual.min(WINDOW_MESSAGES * payload).max((WINDOW_LARGE * payload).min(WINDOW_MOST));
     if crowd::is_one(args) { whole / args.sinks as usize } else { whole }
 }
 
