@@ -164,7 +164,6 @@ class Bench:
         self.outcome = Outcome()
         self._last_floor: tuple[tuple[str, int], float, float] | None = None
         self._in_a_row: Counter[Cell] = Counter()
-        self._done = 0
 
     def _floor(self, key: tuple[str, int], fresh: bool) -> float:
         """One spinning floor: µs for `rtt`, messages per second for `oneway`."""
@@ -233,18 +232,17 @@ class Bench:
     def round(self, number: int, start: float) -> None:
         """All cells once. What shares a floor stays together, so that floors can be shared and systems compared."""
         blocks: dict[tuple[object, ...], list[Cell]] = {}
-        for cell in self.cells:
+        wanted = [c for c in self.cells if not (c.seldom and (number - 1) % self.extent.seldom_every)]
+        for cell in wanted:
             blocks.setdefault((cell.experiment, cell.placement, cell.payload, cell.sinks), []).append(cell)
         order = list(blocks.values())
         self.rng.shuffle(order)
+        position = 0
         for block in order:
             self.rng.shuffle(block)
-            for _position, cell in enumerate(block, 1):
-                if self._in_a_row[cell] >= GIVE_UP_AFTER or (cell.seldom and (number - 1) % self.extent.seldom_every):
+            for cell in block:
+                position += 1
+                if self._in_a_row[cell] >= GIVE_UP_AFTER:
                     continue
-                self._done += 1
-                self.say(
-                    f"[{time.monotonic() - start:5.0f} s] round {number} "
-                    f"{self._done - (number - 1) * len(self.cells)}/{len(self.cells)}  {cell.label}"
-                )
+                self.say(f"[{time.monotonic() - start:5.0f} s] round {number} {position}/{len(wanted)}  {cell.label}")
                 self.repeat(cell, number)
