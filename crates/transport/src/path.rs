@@ -302,6 +302,17 @@ pub struct Landing {
     pub head_bytes: usize,
 }
 
+impl Landing {
+    /// Whether both are about some of the same bytes. What was received to the one is not known to the path before
+    /// [`Path::receive_run`] has it, and only the head of its first frame was certain: others may be strays, whose bytes are still to
+    /// be taken from there. Until then nothing may be received to the other.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        let end = |one: &Self| one.at.saturating_add(one.bytes);
+        self.slot == other.slot && self.at < end(other) && other.at < end(self)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) incarnation: u64,
@@ -629,7 +640,8 @@ impl Path {
     /// Where the payload of frames that are about to be received belongs, by the head of the first: for datapaths that place
     /// ([`Path::receive_run`] takes the heads afterwards). `len` are all bytes of the frames, `stride` those from one to the
     /// next. Says the slot, where in it the payloads begin, how many bytes they are, and the size of a head. A message that
-    /// was not known is given a slot. `None` if they are for no slot, or not for one alone.
+    /// was not known is given a slot. `None` if they are for no slot, or not for one alone. It may name bytes that it has named
+    /// before: see [`Landing::meets`].
     pub fn place(
         &mut self,
         now: Duration,

@@ -58,6 +58,9 @@ impl Place for Placer<'_> {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
         let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.slots)?;
+        if self.landings.iter().any(|before| before.meets(&landing)) {
+            return None;
+        }
         let memory = self.slots.used.get_mut(&landing.slot)?;
         self.landings.push(landing);
         let (from, to) = (landing.at as usize, (landing.at + landing.bytes) as usize);

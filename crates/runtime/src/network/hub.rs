@@ -757,12 +757,7 @@ impl Place for Placer<'_> {
         let (lane, control) = (self.port, *control_in);
         let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
         let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
-        // What was received before is not known to the path yet, and only the head of its first frame was certain: the others
-        // may be strays, whose bytes are still to be taken from there.
-        let end = |l: &insane_transport::Landing| l.at + l.bytes;
-        let meets =
-            |l: &insane_transport::Landing| l.slot == landing.slot && l.at < end(&landing) && landing.at < end(l);
-        if self.landings.iter().any(|(_, l)| meets(l)) {
+        if self.landings.iter().any(|(_, before)| before.meets(&landing)) {
             return None;
         }
         let (domain, slot) = slot_of(landing.slot);

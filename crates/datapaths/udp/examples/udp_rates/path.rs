@@ -75,6 +75,9 @@ impl Place for Placer<'_> {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
         let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.pool)?;
+        if self.landings.iter().any(|before| before.meets(&landing)) {
+            return None;
+        }
         let slot = self.pool.used.get_mut(&landing.slot)?;
         let memory = slot.get_mut(landing.at as usize..(landing.at + landing.bytes) as usize)?;
         self.landings.push(landing);
