@@ -160,23 +160,25 @@ fn who_hoards_messages_stops_nobody_and_keeps_what_he_has() {
         status(&quick)
     );
     let mut hoard = Vec::new();
-    let mut beyond = 0;
+    let (mut beyond, mut repeated, mut is_used_up) = (0, 0, false);
     for number in 0..100 {
         let (hoarded, (pieces, copies)) = send(number);
-        assert!(
-            pieces > 40 && copies == 0,
-            "message {number} came in {pieces} pieces, copied {copies} times, to who keeps none"
-        );
-        // As long as there is something left of the miser's share, he has it as it came; then it is copied for him.
         let copied = hoarded.copies();
-        assert_eq!(
-            (hoarded.pieces().len() == 1, copied >= u32::from(beyond > 0)),
-            (copied == 1, true),
-            "message {number}"
-        );
+        assert_eq!(hoarded.pieces().len() == 1, copied == 1, "message {number}");
         beyond += copied;
+        if copies > 0 {
+            // On a busy machine frames are taken for lost and come again: such a message is put together for everybody.
+            assert_eq!((pieces, copies, copied), (1, 1, 1), "message {number}");
+            repeated += 1;
+        } else {
+            assert!(pieces > 40, "message {number} came in {pieces} pieces to who keeps none");
+            // As long as there is something left of the miser's share, he has it as it came; then it is copied for him.
+            assert!(copied == 1 || !is_used_up, "message {number}");
+            is_used_up |= copied == 1;
+        }
         hoard.push(hoarded);
     }
+    assert!(repeated <= 10, "{repeated} of 100 messages came in one piece to who keeps none");
     // Of 2048 frames that receive 1024 are lent at most, 512 to each of two who ask, and a message takes 44 to 48.
     assert!((88..=90).contains(&beyond), "{:?}", hoards.copies());
     assert_eq!(hoards.copies().here, 0);
