@@ -59,11 +59,23 @@ def _name(row: dict[str, Any]) -> str:
     return " ".join(word for word in (row["system"], row["variant"]) if word) + f" ({row['language']})"
 
 
-def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
-    """One table: a system per line, best first."""
+def _by_cell(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
+    """What belongs on one line of a table: the rows of a cell, by metric."""
     cells: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        cells.setdefault(_cell_key(row), {})[row["metric"]] = row
+        cells.setdefault((*_cell_key(row), row["sinks"]), {})[row["metric"]] = row
+    return cells
+
+
+def _interval(row: dict[str, Any]) -> str:
+    """A median with its interval, in the row's unit."""
+    median, low, high = (quantity(row[field], row["unit"]) for field in ("median", "low", "high"))
+    return f"{median} [{low}–{high}]"
+
+
+def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
+    """One table: a system per line, best first."""
+    cells = _by_cell(rows)
     rate = experiment in ("oneway", "fanout")
     main = "msgs_per_s" if rate else "median_us"
     order = sorted(cells.values(), key=lambda m: m[main]["median"], reverse=rate)
@@ -83,10 +95,7 @@ def _table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
             found = metrics.get(metric)
             if found is None:
                 return "–"
-            text = quantity(found["median"], found["unit"])
-            if interval:
-                text += f" [{quantity(found['low'], found['unit'])}–{quantity(found['high'], found['unit'])}]"
-            return text
+            return _interval(found) if interval else quantity(found["median"], found["unit"])
 
         cpu = quantity(row["cpu_per_msg"], "ns")
         runs = f"{row['runs']} ({row['discarded']})"
@@ -106,14 +115,10 @@ def _crowd_table(rows: list[dict[str, Any]], experiment: str) -> list[str]:
     counted = "applications" if experiment == "apps" else "polling threads"
     out = [f"| system | {counted} | messages/s | Gbit/s | CPU s per million: polling | applications | loss % | cores | "
            "runs (discarded) |", "| --- | --: | --: | --: | --: | --: | --: | --- | --: |"]
-    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        lines.setdefault((*_cell_key(row), row["sinks"]), {})[row["metric"]] = row
-    for _, metrics in sorted(lines.items()):
+    for _, metrics in sorted(_by_cell(rows).items()):
         row = metrics["msgs_per_s"]
-        low, high = (quantity(row[edge], "msgs/s") for edge in ("low", "high"))
         cpu = " | ".join(quantity(per_million(metrics[name]["median"]), "s") for name in ("polling_cpu_ns", "apps_cpu_ns"))
-        out.append(f"| {_name(row)} | {row['sinks']} | {quantity(row['median'], 'msgs/s')} [{low}–{high}] | "
+        out.append(f"| {_name(row)} | {row['sinks']} | {_interval(row)} | "
                    f"{quantity(metrics['gbit_per_s']['median'], 'Gbit/s')} | {cpu} | {row['loss'] * 100:.2g} | "
                    f"{' '.join(map(str, row['cores']))} | {row['runs']} ({row['discarded']}) |")
     return out
@@ -123,27 +128,19 @@ def _added_table(rows: list[dict[str, Any]], _: str) -> list[str]:
     """One table: a datapath per line."""
     out = ["| system | beside | added µs | client | link | runtime | the bare one's µs | runs |",
            "| --- | --- | --: | --: | --: | --: | --: | --: |"]
-    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        lines.setdefault(_cell_key(row), {})[row["metric"]] = row
-    for metrics in lines.values():
+    for metrics in _by_cell(rows).values():
         row = metrics["added_us"]
         middle = " | ".join(quantity(metrics[f"{name}_us"]["median"], "us") for name in NAMES[1:])
-        out.append(f"| {_name(row)} | {row['reference']} | {quantity(row['median'], 'us')} [{quantity(row['low'], 'us')}–"
-                   f"{quantity(row['high'], 'us')}] | {middle} | {row['runs']} |")
+        out.append(f"| {_name(row)} | {row['reference']} | {_interval(row)} | {middle} | {row['runs']} |")
     return out
 
 
 def _calls_table(rows: list[dict[str, Any]], _: str) -> list[str]:
     """One table: a system per line."""
-    lines: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        lines.setdefault(_cell_key(row), {})[row["metric"]] = row
     out = ["| system | sent in ns | taken and released in ns | runs (discarded) |", "| --- | --: | --: | --: |"]
-    for metrics in lines.values():
+    for metrics in _by_cell(rows).values():
         row = metrics["send_ns"]
-        told = " | ".join(f"{quantity(m['median'], 'ns')} [{quantity(m['low'], 'ns')}–{quantity(m['high'], 'ns')}]"
-                          for m in (row, metrics["consume_ns"]))
+        told = " | ".join(map(_interval, (row, metrics["consume_ns"])))
         out.append(f"| {_name(row)} | {told} | {row['runs']} ({row['discarded']}) |")
     return out
 

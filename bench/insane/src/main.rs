@@ -66,8 +66,7 @@ const WORD: Duration = Duration::from_millis(20);
 const PORT: u16 = 7400;
 
 /// The window of a best-effort flow, in bytes of payload. Those of several applications share one: what waits at a runtime is all of
-/// theirs. Messages that stay in the frames in which they came take no more of them than a
-/// datapath lends.
+/// theirs. Messages that stay in the frames in which they came take no more of them than a datapath lends.
 fn window_bytes(args: &Args) -> usize {
     let payload = args.payload;
     if bypass::is_scattered(&args.variant) {
