@@ -576,8 +576,8 @@ impl Hub {
         self.reports_at().into_iter().for_each(|at| until(at.max(self.chores_at)));
         let awaited = self.domains.iter().any(Domain::is_awaited);
         if awaited {
-            let soon = if self.domains.iter().any(Domain::holds_up_a_move) { MOVING } else { AWAITING.0 };
-            let awaiting = self.awaiting.unwrap_or(soon);
+            let first = || if self.domains.iter().any(Domain::holds_up_a_move) { MOVING } else { AWAITING.0 };
+            let awaiting = self.awaiting.unwrap_or_else(first);
             until(now + awaiting);
             self.awaiting = Some((awaiting * 2).min(AWAITING.1));
         }
