@@ -1,19 +1,17 @@
 """What INSANE adds to a packet, and of what that is made, on made-up repetitions."""
 
-import json
-import subprocess
 import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from suite import added, bars, cells, main, measure, report, rows
+from suite import added, bars, cells, main, measure, report, rows, systems
 from suite.cells import Cell
 from suite.measure import Outcome, Repetition
 from suite.process import Void
-from suite.systems import BENCH
 
 from tests.test_bars_bypass import ROUNDS, cell, reps
 from tests.test_cells import FOUR, TWO, found, mode
 
-PROGRAM = BENCH / "target" / "release" / "bench-insane"
 MEMIF = "added per packet and direction over DPDK over memif, spin, two hosts"
 BAR = "≤ 2 link hops + 250 ns"
 
@@ -152,11 +150,12 @@ class Chosen(unittest.TestCase):
         self.assertEqual(main._own_cells(system, cells.FULL, FOUR, [], False), [])
 
 
-@unittest.skipUnless(PROGRAM.is_file(), "bench-insane is not built")
 class Programs(unittest.TestCase):
     def test_every_kind_is_among_the_modes_that_the_program_has(self) -> None:
-        described = json.loads(subprocess.run([PROGRAM, "describe"], capture_output=True, text=True, check=True).stdout)
-        has = {(m["experiment"], m["variant"], m["waiting"], m["placement"]) for m in described["modes"]}
+        source = next(s for s in systems.SOURCES if s.key == "insane")
+        with TemporaryDirectory() as logs:
+            modes = systems.prepare(source, None, Path(logs)).modes
+        has = {(m["experiment"], m["variant"], m["waiting"], m["placement"]) for m in modes}
         wanted = {("rtt", variant, "adaptive", "veth") for variant in ("", "xdp")} | {
             ("calls", "", waiting, "local") for waiting in cells.WAITING_CLASSES}
         self.assertEqual(wanted - has, set())
