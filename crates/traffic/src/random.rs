@@ -29,6 +29,7 @@ impl Rng {
 
 /// SipHash-1-3 over whole words: a sender that does not know the key cannot aim at another flow's queue.
 #[must_use]
+#[inline]
 pub fn keyed_hash(key: [u64; 2], words: &[u64]) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,

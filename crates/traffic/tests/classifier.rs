@@ -3,7 +3,7 @@
 #[path = "common/wire.rs"]
 mod wire;
 
-use insane_traffic::parse::{PduFormat, Shape, parse};
+use insane_traffic::parse::{Headers, PduFormat, Shape, parse};
 use insane_traffic::{Change, Pipeline, PipelineSpec, QueueId, Time};
 use wire::{TCP, UDP, ethernet, extension, fragment6, gtp_u, ipv4, ipv4_with, ipv6, tcp, udp};
 
@@ -156,7 +156,21 @@ fn tunnels_are_looked_into() {
     // Encrypted tunnels stay closed; their SPI tells flows apart for the hash.
     let esp = ipv4(SERVER, UE, 50, &[0, 0, 0, 9, 0, 0, 0, 1]);
     assert!(matches(IP, "{ proto = 50, tunnel = false }", &esp));
-    assert_eq!(parse(&esp, PduFormat::default()).inner.spi, 9);
+    assert_eq!(parse(&esp, PduFormat::default()).inner().spi, 9);
+}
+
+#[test]
+fn of_what_is_no_packet_no_header_is_kept() {
+    let nothing = Headers::default();
+    let read = |bytes: &[u8]| parse(bytes, PduFormat::default());
+    // Its IP header is whole; the transport header after it is cut short.
+    let cut = ipv4(SERVER, UE, 6, &[1, 2, 3]);
+    assert_eq!((read(&cut).shape, read(&cut).outer), (Shape::Garbage, nothing.outer));
+    assert_eq!(*read(&cut).inner(), nothing.outer);
+    // The same inside a tunnel: the tunnel's own header is the innermost that can be read.
+    let tunnel = ipv4(SERVER, UE, 4, &cut);
+    assert_eq!((read(&tunnel).shape, read(&tunnel).tunnels), (Shape::Ip, 0));
+    assert_eq!(*read(&tunnel).inner(), read(&tunnel).outer);
 }
 
 #[test]

@@ -5,9 +5,9 @@ mod trace;
 
 use std::collections::VecDeque;
 
-use insane_traffic::Ecn;
-use insane_traffic::queue::Codel;
-use insane_traffic::spec::CodelSpec;
+use insane_traffic::queue::{Codel, Queue};
+use insane_traffic::spec::{CodelSpec, QueueLimit};
+use insane_traffic::{DropReason, Ecn, Outlet, Queued, Time};
 use trace::{Event, Log};
 
 const TARGET: f64 = 5e6;
@@ -139,4 +139,29 @@ fn codel_drops_what_rfc_8289_drops() {
         }
         assert!(drops > 1_000 && sent > 100_000, "{drops} drops, {sent} sent: the traces test nothing");
     }
+}
+
+/// Counts what a queue gives up.
+#[derive(Default)]
+struct Refused(Vec<DropReason>);
+
+impl Outlet<Vec<u8>> for Refused {
+    fn dropped(&mut self, _item: Queued<Vec<u8>>, reason: DropReason) {
+        self.0.push(reason);
+    }
+}
+
+#[test]
+fn a_head_that_waits_for_a_shaper_is_within_the_limit() {
+    let limit = QueueLimit { packets: 2, ..QueueLimit::default() };
+    let mut queue = Codel::new(CodelSpec { limit, ..CodelSpec::default() });
+    let mut refused = Refused::default();
+    let come = |queue: &mut Codel<Vec<u8>>, refused: &mut Refused| {
+        queue.enqueue(Time::ZERO, Queued::new(vec![0; 100], Time::ZERO), refused);
+    };
+    come(&mut queue, &mut refused);
+    assert_eq!(queue.head(Time::ZERO, &mut refused), Some(100));
+    come(&mut queue, &mut refused);
+    come(&mut queue, &mut refused);
+    assert_eq!((queue.packets(), queue.bytes(), refused.0), (2, 200, vec![DropReason::QueuePackets]));
 }

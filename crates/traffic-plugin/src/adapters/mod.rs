@@ -94,7 +94,7 @@ fn packet(view: &PacketView<'_>) -> abi::Packet {
         reserved: [0; 2],
     };
     if view.headers.shape == Shape::Ip {
-        let flow = &view.headers.inner;
+        let flow = view.headers.inner();
         packet.ip_version = if flow.src.v6 { 6 } else { 4 };
         (packet.src, packet.dst) = (octets(flow.src), octets(flow.dst));
         (packet.protocol, packet.dscp, packet.ecn) = (flow.proto, flow.dscp, flow.ecn as u8);

@@ -68,7 +68,7 @@ impl Hints {
 
     /// Learns from a packet of either direction.
     pub(crate) fn observe(&mut self, now: Time, headers: &Headers, bytes: &[u8]) {
-        let flow = &headers.inner;
+        let flow = headers.inner();
         if headers.shape != Shape::Ip || flow.fragment != Fragment::No {
             return;
         }

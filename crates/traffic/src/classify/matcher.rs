@@ -147,7 +147,7 @@ impl Matcher {
         }
         let spec = &self.spec;
         let flow: &Flow = match spec.layer {
-            Layer::Inner => &headers.inner,
+            Layer::Inner => headers.inner(),
             Layer::Outer => &headers.outer,
         };
         let port = |set: &Option<crate::spec::NumberSet>, port: Option<u16>| {

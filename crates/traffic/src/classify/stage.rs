@@ -71,14 +71,10 @@ impl ClassifierStage {
     }
 
     /// Gives fragments of the same packet the same ports.
+    #[inline]
     pub(crate) fn resolve_fragments(&mut self, now: Time, headers: &mut Headers) {
-        if headers.inner.fragment == Fragment::No {
-            return;
-        }
-        let same = headers.tunnels == 0;
-        self.fragments.resolve(now, &mut headers.inner);
-        if same {
-            headers.outer = headers.inner;
+        if headers.inner().fragment != Fragment::No {
+            self.fragments.resolve(now, headers.inner_mut());
         }
     }
 
@@ -218,6 +214,6 @@ fn name_fits(hints: &mut Hints, now: Time, patterns: &[String], headers: &Header
     if headers.shape != Shape::Ip {
         return false;
     }
-    let Some(name) = hints.name_of(now, &headers.inner) else { return false };
+    let Some(name) = hints.name_of(now, headers.inner()) else { return false };
     patterns.iter().any(|pattern| hints::fits(pattern, name))
 }

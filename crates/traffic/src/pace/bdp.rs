@@ -12,6 +12,8 @@ pub struct Bdp {
     spec: BdpSpec,
     /// Bytes per nanosecond.
     rate: f64,
+    /// How much the buffer may hold, in bytes: computed when something that it follows from changes, not for each packet.
+    target: u64,
     /// Bytes in the buffer: the last report and what was sent since.
     held: u64,
     last_report: Option<Time>,
@@ -32,10 +34,11 @@ pub struct Bdp {
 impl Bdp {
     /// A pacer that knows nothing yet and begins with the smallest target.
     #[must_use]
-    pub const fn new(spec: BdpSpec) -> Self {
-        Self {
+    pub fn new(spec: BdpSpec) -> Self {
+        let mut pacer = Self {
             spec,
             rate: 0.0,
+            target: 0,
             held: 0,
             last_report: None,
             window_start: Time::ZERO,
@@ -47,16 +50,22 @@ impl Bdp {
             reports: 0,
             waits: 0,
             late: 0,
-        }
+        };
+        pacer.aim();
+        pacer
     }
 
     /// How much the buffer may hold, in bytes.
     #[must_use]
-    pub fn target(&self) -> u64 {
+    pub const fn target(&self) -> u64 {
+        self.target
+    }
+
+    fn aim(&mut self) {
         let product = self.rate * self.spec.horizon.0.nanos() as f64 + 2.0 * f64::from(self.spec.mtu);
         let target = (product as u64).clamp(self.spec.min.0, self.spec.max.0);
         // What the other side asks for is a bound, but never less than a packet, or nothing would ever move.
-        self.desired_bytes.map_or(target, |desired| target.min(desired.max(self.spec.mtu.into())))
+        self.target = self.desired_bytes.map_or(target, |desired| target.min(desired.max(self.spec.mtu.into())));
     }
 
     /// The estimated rate in bit/s.
@@ -87,7 +96,7 @@ impl Bdp {
 
 impl Pacer for Bdp {
     fn admit(&mut self, now: Time, size: u32) -> Pace {
-        if self.held == 0 || self.held + u64::from(size) <= self.target() {
+        if self.held == 0 || self.held + u64::from(size) <= self.target {
             return Pace::Pass;
         }
         self.waits += 1;
@@ -127,18 +136,20 @@ impl Pacer for Bdp {
         if let Some(rate) = status.desired_rate {
             self.rate = rate as f64 / 8e9;
         }
+        self.aim();
     }
 
     fn modify(&mut self, spec: &PacerSpec) -> bool {
         let PacerSpec::Bdp(spec) = spec else { return false };
         self.spec = *spec;
+        self.aim();
         true
     }
 
     fn stats(&self, out: &mut StatMap) {
         out.text("type", "5g-bdp");
         out.real("rate_bps", self.rate_bps());
-        out.count("target", self.target());
+        out.count("target", self.target);
         out.count("rlc_bytes", self.held);
         out.count("bytes", self.sent);
         out.count("packets", self.packets);

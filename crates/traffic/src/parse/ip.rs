@@ -59,9 +59,9 @@ pub struct Flow {
     pub fragment_id: u32,
 }
 
-/// An IP header that was read.
+/// Where the parts of a packet are whose IP header was read.
+#[derive(Clone, Copy)]
 pub(super) struct Found {
-    pub(super) flow: Flow,
     /// Where the transport header starts.
     pub(super) transport: usize,
     /// Where the transport's payload starts.
@@ -70,23 +70,26 @@ pub(super) struct Found {
     pub(super) end: usize,
 }
 
-/// Reads the IP header at `at`; the bytes beyond `limit` are not the packet's. `None` if it is not a whole IP packet.
-pub(super) fn read(bytes: &[u8], at: usize, limit: usize) -> Option<Found> {
+/// Reads the IP header at `at` into `flow`, which is the default one before; the bytes beyond `limit` are not the packet's.
+/// `None` if it is not a whole IP packet: then `flow` means nothing.
+#[inline]
+pub(super) fn read(bytes: &[u8], at: usize, limit: usize, flow: &mut Flow) -> Option<Found> {
     let bytes = bytes.get(..limit)?;
     let mut found = match bytes.get(at)? >> 4 {
-        4 => read_v4(bytes, at)?,
-        6 => read_v6(bytes, at)?,
+        4 => read_v4(bytes, at, flow)?,
+        6 => read_v6(bytes, at, flow)?,
         _ => return None,
     };
-    if found.flow.fragment == Fragment::Later {
+    if flow.fragment == Fragment::Later {
         found.payload = found.transport;
         return Some(found);
     }
-    read_transport(bytes, &mut found)?;
+    read_transport(bytes, flow, &mut found)?;
     Some(found)
 }
 
-fn read_v4(bytes: &[u8], at: usize) -> Option<Found> {
+#[inline]
+fn read_v4(bytes: &[u8], at: usize, flow: &mut Flow) -> Option<Found> {
     let header = bytes.get(at..at + 20)?;
     let header_len = usize::from(header[0] & 15) * 4;
     let total = usize::from(be16(header, 2)?);
@@ -94,19 +97,15 @@ fn read_v4(bytes: &[u8], at: usize) -> Option<Found> {
         return None;
     }
     let fragment_word = be16(header, 6)?;
-    let (offset, more) = (fragment_word & 0x1fff, fragment_word & 0x2000 != 0);
-    let flow = Flow {
-        src: Address { v6: false, bits: be32(header, 12)?.into() },
-        dst: Address { v6: false, bits: be32(header, 16)?.into() },
-        proto: header[9],
-        dscp: header[1] >> 2,
-        ecn: Ecn::from_bits(header[1]),
-        fragment: fragment_kind(offset, more),
-        fragment_id: be16(header, 4)?.into(),
-        ..Flow::default()
-    };
+    flow.src = Address { v6: false, bits: be32(header, 12)?.into() };
+    flow.dst = Address { v6: false, bits: be32(header, 16)?.into() };
+    flow.proto = header[9];
+    flow.dscp = header[1] >> 2;
+    flow.ecn = Ecn::from_bits(header[1]);
+    flow.fragment = fragment_kind(fragment_word & 0x1fff, fragment_word & 0x2000 != 0);
+    flow.fragment_id = be16(header, 4)?.into();
     let transport = at + header_len;
-    Some(Found { flow, transport, payload: transport, end: at + total })
+    Some(Found { transport, payload: transport, end: at + total })
 }
 
 const fn fragment_kind(offset: u16, more: bool) -> Fragment {
@@ -117,7 +116,7 @@ const fn fragment_kind(offset: u16, more: bool) -> Fragment {
     }
 }
 
-fn read_v6(bytes: &[u8], at: usize) -> Option<Found> {
+fn read_v6(bytes: &[u8], at: usize, flow: &mut Flow) -> Option<Found> {
     let header = bytes.get(at..at + 40)?;
     let end = at + 40 + usize::from(be16(header, 4)?);
     if end > bytes.len() {
@@ -128,39 +127,36 @@ fn read_v6(bytes: &[u8], at: usize) -> Option<Found> {
         let raw: [u8; 16] = header.get(from..from + 16)?.try_into().ok()?;
         Some(Address { v6: true, bits: u128::from_be_bytes(raw) })
     };
-    let flow = Flow {
-        src: address(8)?,
-        dst: address(24)?,
-        proto: header[6],
-        dscp: class >> 2,
-        ecn: Ecn::from_bits(class),
-        ..Flow::default()
-    };
-    let mut found = Found { flow, transport: at + 40, payload: at + 40, end };
-    skip_extensions(bytes, &mut found)?;
+    flow.src = address(8)?;
+    flow.dst = address(24)?;
+    flow.proto = header[6];
+    flow.dscp = class >> 2;
+    flow.ecn = Ecn::from_bits(class);
+    let mut found = Found { transport: at + 40, payload: at + 40, end };
+    skip_extensions(bytes, flow, &mut found)?;
     Some(found)
 }
 
 /// Steps over hop-by-hop, routing, fragment, destination, mobility, HIP and Shim6 headers (RFC 8200 §4.1).
-fn skip_extensions(bytes: &[u8], found: &mut Found) -> Option<()> {
+fn skip_extensions(bytes: &[u8], flow: &mut Flow, found: &mut Found) -> Option<()> {
     for _ in 0..MAX_EXTENSIONS {
         let at = found.transport;
-        let len = match found.flow.proto {
+        let len = match flow.proto {
             0 | 43 | 60 | 135 | 139 | 140 => (usize::from(*bytes.get(at + 1)?) + 1) * 8,
             44 => {
                 let word = be16(bytes, at + 2)?;
-                found.flow.fragment = fragment_kind(word >> 3, word & 1 != 0);
-                found.flow.fragment_id = be32(bytes, at + 4)?;
+                flow.fragment = fragment_kind(word >> 3, word & 1 != 0);
+                flow.fragment_id = be32(bytes, at + 4)?;
                 8
             }
             _ => return Some(()),
         };
-        found.flow.proto = *bytes.get(at)?;
+        flow.proto = *bytes.get(at)?;
         found.transport = at + len;
         if found.transport > found.end {
             return None;
         }
-        if found.flow.fragment == Fragment::Later {
+        if flow.fragment == Fragment::Later {
             return Some(());
         }
     }
@@ -168,30 +164,31 @@ fn skip_extensions(bytes: &[u8], found: &mut Found) -> Option<()> {
 }
 
 /// Reads the ports of TCP, UDP, UDP-Lite, SCTP and DCCP, steps over an authentication header, notes the SPI of ESP.
-fn read_transport(bytes: &[u8], found: &mut Found) -> Option<()> {
+#[inline]
+fn read_transport(bytes: &[u8], flow: &mut Flow, found: &mut Found) -> Option<()> {
     let bytes = bytes.get(..found.end)?;
-    if found.flow.proto == 51 {
+    if flow.proto == 51 {
         let len = (usize::from(*bytes.get(found.transport + 1)?) + 2) * 4;
-        found.flow.proto = *bytes.get(found.transport)?;
+        flow.proto = *bytes.get(found.transport)?;
         found.transport += len;
     }
     let at = found.transport;
     found.payload = at;
-    let header_len = match found.flow.proto {
+    let header_len = match flow.proto {
         6 => (usize::from(*bytes.get(at + 12)?) >> 4) * 4,
         17 | 136 => 8,
         33 | 132 => 12,
         50 => {
-            found.flow.spi = be32(bytes, at)?;
+            flow.spi = be32(bytes, at)?;
             return Some(());
         }
         _ => return (at <= found.end).then_some(()),
     };
-    if found.flow.proto == 6 && header_len < 20 {
+    if flow.proto == 6 && header_len < 20 {
         return None;
     }
-    found.flow.ports = Some((be16(bytes, at)?, be16(bytes, at + 2)?));
+    flow.ports = Some((be16(bytes, at)?, be16(bytes, at + 2)?));
     found.payload = at + header_len;
     // A first fragment may end inside a long TCP header; a whole packet may not.
-    (found.payload <= found.end || found.flow.fragment == Fragment::First).then_some(())
+    (found.payload <= found.end || flow.fragment == Fragment::First).then_some(())
 }

@@ -68,8 +68,8 @@ pub struct Headers {
     pub ethernet: Option<Ethernet>,
     /// The outermost IP header and its transport.
     pub outer: Flow,
-    /// The innermost IP header and its transport; equals `outer` without a tunnel.
-    pub inner: Flow,
+    /// The innermost IP header and its transport where there is a tunnel.
+    inside: Option<Flow>,
     /// How many tunnel headers were followed.
     pub tunnels: u8,
     /// Where the PDU starts: after the SDAP header.
@@ -80,45 +80,70 @@ pub struct Headers {
     pub(crate) payload: u16,
 }
 
+impl Headers {
+    /// The innermost IP header and its transport: the only one without a tunnel.
+    #[must_use]
+    #[inline]
+    pub fn inner(&self) -> &Flow {
+        self.inside.as_ref().unwrap_or(&self.outer)
+    }
+
+    /// [`Self::inner`] for changing it.
+    pub(crate) fn inner_mut(&mut self) -> &mut Flow {
+        self.inside.as_mut().unwrap_or(&mut self.outer)
+    }
+
+    /// Reads the headers of `bytes` in place, for `self` is large; it is the default one before.
+    #[inline]
+    pub(crate) fn read(&mut self, bytes: &[u8], format: PduFormat) {
+        let mut at = 0;
+        if format.sdap_header {
+            let Some(&first) = bytes.first() else { return };
+            self.qfi = Some(first & 0x3f);
+            at = 1;
+            self.pdu = 1;
+        }
+        match format.pdu {
+            PduType::Unstructured => self.shape = Shape::Unstructured,
+            PduType::Ip => self.read_ip(bytes, at),
+            PduType::Ethernet => {
+                let Some((ethernet, next)) = ethernet::read(bytes, at) else { return };
+                self.ethernet = Some(ethernet);
+                if ethernet.carries_ip() {
+                    self.read_ip(bytes, next);
+                } else {
+                    self.shape = Shape::Ethernet;
+                }
+            }
+        }
+    }
+
+    fn read_ip(&mut self, bytes: &[u8], at: usize) {
+        let Some(mut found) = ip::read(bytes, at, bytes.len(), &mut self.outer) else {
+            self.outer = Flow::default();
+            return;
+        };
+        self.shape = Shape::Ip;
+        self.ip_offset = u16::try_from(at).ok();
+        while self.tunnels < MAX_TUNNELS
+            && let Some(at) = tunnel::inner_ip(bytes, self.inner(), &found)
+        {
+            let mut flow = Flow::default();
+            let Some(inside) = ip::read(bytes, at, found.end, &mut flow) else { break };
+            self.inside = Some(flow);
+            self.tunnels += 1;
+            found = inside;
+        }
+        self.payload = u16::try_from(found.payload).unwrap_or(u16::MAX);
+    }
+}
+
 /// Reads the headers of `bytes`.
 #[must_use]
 pub fn parse(bytes: &[u8], format: PduFormat) -> Headers {
     let mut headers = Headers::default();
-    let mut at = 0;
-    if format.sdap_header {
-        let Some(&first) = bytes.first() else { return headers };
-        headers.qfi = Some(first & 0x3f);
-        at = 1;
-        headers.pdu = 1;
-    }
-    match format.pdu {
-        PduType::Unstructured => headers.shape = Shape::Unstructured,
-        PduType::Ip => read_ip(&mut headers, bytes, at),
-        PduType::Ethernet => {
-            let Some((ethernet, next)) = ethernet::read(bytes, at) else { return headers };
-            headers.ethernet = Some(ethernet);
-            if ethernet.carries_ip() {
-                read_ip(&mut headers, bytes, next);
-            } else {
-                headers.shape = Shape::Ethernet;
-            }
-        }
-    }
+    headers.read(bytes, format);
     headers
-}
-
-fn read_ip(headers: &mut Headers, bytes: &[u8], at: usize) {
-    let Some(mut found) = ip::read(bytes, at, bytes.len()) else { return };
-    headers.shape = Shape::Ip;
-    headers.ip_offset = u16::try_from(at).ok();
-    headers.outer = found.flow;
-    while headers.tunnels < MAX_TUNNELS {
-        let Some(inner) = tunnel::inner_ip(bytes, &found) else { break };
-        found = inner;
-        headers.tunnels += 1;
-    }
-    headers.inner = found.flow;
-    headers.payload = u16::try_from(found.payload).unwrap_or(u16::MAX);
 }
 
 /// The outermost IP header's offset and ECN field, without reading anything else: all that a pipeline without filters

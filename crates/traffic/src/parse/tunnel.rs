@@ -1,23 +1,23 @@
 //! What is inside a tunnel: IP in IP, GRE, GTP-U, VXLAN and Geneve. Encrypted tunnels stay closed.
 
-use super::ip::{self, Found, Fragment};
+use super::ip::{Flow, Found, Fragment};
 use super::{be16, ethernet};
 
-/// The IP packet inside the one that was found, if it is a tunnel that can be read.
-pub(super) fn inner_ip(bytes: &[u8], outer: &Found) -> Option<Found> {
-    if outer.flow.fragment != Fragment::No {
+/// Where the IP packet inside the one that was found starts, if it is a tunnel that can be read.
+#[inline]
+pub(super) fn inner_ip(bytes: &[u8], outer: &Flow, found: &Found) -> Option<usize> {
+    if outer.fragment != Fragment::No {
         return None;
     }
-    let inside = bytes.get(..outer.end)?;
-    let at = match (outer.flow.proto, outer.flow.ports) {
-        (4 | 41, _) => outer.transport,
-        (47, _) => gre(inside, outer.transport)?,
-        (17, Some((_, 2152))) => gtp_u(inside, outer.payload)?,
-        (17, Some((_, 4789))) => vxlan(inside, outer.payload)?,
-        (17, Some((_, 6081))) => geneve(inside, outer.payload)?,
-        _ => return None,
-    };
-    ip::read(bytes, at, outer.end)
+    let inside = bytes.get(..found.end)?;
+    match (outer.proto, outer.ports) {
+        (4 | 41, _) => Some(found.transport),
+        (47, _) => gre(inside, found.transport),
+        (17, Some((_, 2152))) => gtp_u(inside, found.payload),
+        (17, Some((_, 4789))) => vxlan(inside, found.payload),
+        (17, Some((_, 6081))) => geneve(inside, found.payload),
+        _ => None,
+    }
 }
 
 fn by_ether_type(bytes: &[u8], ether_type: u16, at: usize) -> Option<usize> {

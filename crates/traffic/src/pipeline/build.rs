@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
+use super::kinds::{AnyPolicer, AnyQueue, AnyShaper};
 use super::slots::{Slot, Slots};
 use super::{Pipeline, Volume};
 use crate::classify::{self, Action, Classifier, ClassifierStage, Filter, Matcher};
@@ -127,11 +128,11 @@ impl<P: Packet> Builder<P> {
         Ok(Filter { id, priority, matcher, action, action_needs_headers, serial: 0, packets: 0, bytes: 0 })
     }
 
-    pub(super) fn queue(&mut self, id: QueueId, kind: &QueueKind) -> Result<Box<dyn Queue<P>>, SpecError> {
+    pub(super) fn queue(&mut self, id: QueueId, kind: &QueueKind) -> Result<AnyQueue<P>, SpecError> {
         let seed = crate::random::keyed_hash(self.seed, &[id.0.into()]);
-        Ok(match kind {
-            QueueKind::Fifo { limit } => Box::new(Fifo::new(*limit)),
-            QueueKind::Codel(spec) => Box::new(Codel::new(*spec)),
+        let other: Box<dyn Queue<P>> = match kind {
+            QueueKind::Fifo { limit } => return Ok(AnyQueue::Fifo(Fifo::new(*limit))),
+            QueueKind::Codel(spec) => return Ok(AnyQueue::Codel(Codel::new(*spec))),
             QueueKind::Red(spec) => Box::new(Red::new(*spec, seed)),
             QueueKind::Pie(spec) => Box::new(Pie::new(*spec, seed)),
             QueueKind::Dualpi2(spec) => {
@@ -139,22 +140,23 @@ impl<P: Packet> Builder<P> {
                 Box::new(Dualpi2::new(spec.clone(), coupling.clone()))
             }
             QueueKind::Plugin { name, options, limit } => named(name, self.plugins.queue(name, options, *limit))?,
-        })
+        };
+        Ok(AnyQueue::Other(other))
     }
 
-    pub(super) fn policer(&self, spec: &PolicerSpec) -> Result<Box<dyn Policer>, SpecError> {
+    pub(super) fn policer(&self, spec: &PolicerSpec) -> Result<AnyPolicer, SpecError> {
         if let PolicerSpec::Plugin { name, options } = spec {
-            return named(name, self.plugins.policer(name, options));
+            return Ok(AnyPolicer::Other(named(name, self.plugins.policer(name, options))?));
         }
         let policer =
             Tricolour::new(spec).ok_or_else(|| SpecError::invalid("policer", "a plug-in", "it must be a meter"))?;
-        Ok(Box::new(policer))
+        Ok(AnyPolicer::Tricolour(policer))
     }
 
-    pub(super) fn shaper(&self, spec: &ShaperSpec) -> Result<Box<dyn Shaper>, SpecError> {
+    pub(super) fn shaper(&self, spec: &ShaperSpec) -> Result<AnyShaper, SpecError> {
         Ok(match spec {
-            ShaperSpec::TokenBucket { rate, burst } => Box::new(TokenBucket::new(rate.0, burst.0)),
-            ShaperSpec::Plugin { name, options } => named(name, self.plugins.shaper(name, options))?,
+            ShaperSpec::TokenBucket { rate, burst } => AnyShaper::TokenBucket(TokenBucket::new(rate.0, burst.0)),
+            ShaperSpec::Plugin { name, options } => AnyShaper::Other(named(name, self.plugins.shaper(name, options))?),
         })
     }
 
@@ -206,7 +208,7 @@ pub(super) fn pipeline<P: Packet>(
         let _new = classifier.put(builder.filter(filter)?, &filter.to, &[]);
     }
     for (&id, spec) in &layout.queues {
-        slots.insert(id, builder.slot(spec)?);
+        slots.insert(id, Box::new(builder.slot(spec)?));
         scheduler.add(id);
         classifier.queue_added(id);
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::build::{Builder, Couplings};
+use super::kinds::{AnyPolicer, AnyQueue, AnyShaper};
 use super::slots::{Exit, Slot};
 use super::{Pipeline, Plugins, Volume};
 use crate::classify::Filter;
@@ -25,11 +26,11 @@ const MAX_CHANGES: usize = 1_024;
 pub(super) enum Step<P> {
     PutFilter(Box<(Filter, TargetSpec)>),
     RemoveFilter(u32),
-    AddQueue(QueueId, Slot<P>),
-    ModifyQueue(QueueId, QueueKind, Box<dyn Queue<P>>),
+    AddQueue(QueueId, Box<Slot<P>>),
+    ModifyQueue(QueueId, QueueKind, AnyQueue<P>),
     RemoveQueue(QueueId, Leftover),
-    SetPolicer(QueueId, Option<(PolicerSpec, Box<dyn Policer>)>),
-    SetShaper(QueueId, Option<(ShaperSpec, Box<dyn Shaper>)>),
+    SetPolicer(QueueId, Option<(PolicerSpec, AnyPolicer)>),
+    SetShaper(QueueId, Option<(ShaperSpec, AnyShaper)>),
     SetScheduler(SchedulerSpec, Box<dyn Scheduler>),
     SetPacer(PacerSpec, Box<dyn Pacer>),
     SetLimit(LimitSpec),
@@ -96,7 +97,7 @@ fn step<P: Packet>(builder: &mut Builder<P>, effect: Effect) -> Result<Step<P>, 
     Ok(match effect {
         Effect::PutFilter(spec) => Step::PutFilter(Box::new((builder.filter(&spec)?, spec.to))),
         Effect::RemoveFilter(id) => Step::RemoveFilter(id),
-        Effect::AddQueue(spec) => Step::AddQueue(spec.id, builder.slot(&spec)?),
+        Effect::AddQueue(spec) => Step::AddQueue(spec.id, Box::new(builder.slot(&spec)?)),
         Effect::ModifyQueue(id, kind) => {
             let queue = builder.queue(id, &kind)?;
             Step::ModifyQueue(id, kind, queue)
@@ -203,7 +204,7 @@ impl<P: Packet> Pipeline<P> {
         }
     }
 
-    fn modify_queue(&mut self, now: Time, id: QueueId, kind: &QueueKind, mut new: Box<dyn Queue<P>>) {
+    fn modify_queue(&mut self, now: Time, id: QueueId, kind: &QueueKind, mut new: AnyQueue<P>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         if slot.queue.modify(now, kind) {
             return;
@@ -254,7 +255,7 @@ impl<P: Packet> Pipeline<P> {
         self.slots.note(QueueId::DEFAULT, bytes);
     }
 
-    fn set_shaper(&mut self, id: QueueId, new: Option<(ShaperSpec, Box<dyn Shaper>)>) {
+    fn set_shaper(&mut self, id: QueueId, new: Option<(ShaperSpec, AnyShaper)>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         slot.shaper = match (slot.shaper.take(), new) {
             (Some(mut old), Some((spec, new))) => Some(if old.modify(&spec) { old } else { new }),

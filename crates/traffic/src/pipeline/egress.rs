@@ -6,7 +6,8 @@ use super::slots::Exit;
 use super::{Dequeued, Pipeline, Volume};
 use crate::pace::Pace;
 use crate::packet::{Drops, Packet, QueueId};
-use crate::shape::Readiness;
+use crate::queue::Queue;
+use crate::shape::{Readiness, Shaper};
 use crate::time::{Span, Time};
 
 /// What one queue answered when it was its turn.

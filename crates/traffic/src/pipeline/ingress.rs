@@ -5,7 +5,8 @@ use super::{Pipeline, Volume};
 use crate::classify::{PacketView, Routed};
 use crate::packet::{DropReason, Dropped, Drops, Ecn, Meta, Packet, QueueId, Queued, Ticket};
 use crate::parse::{self, Headers};
-use crate::police::Verdict;
+use crate::police::{Policer, Verdict};
+use crate::queue::Queue;
 use crate::spec::Overflow;
 use crate::time::Time;
 
@@ -45,17 +46,15 @@ impl<P: Packet> Pipeline<P> {
         size: u32,
     ) -> (Meta, Result<(QueueId, Ticket), (QueueId, DropReason)>) {
         let bytes = packet.bytes();
+        let parsed = !bytes.is_empty() && self.classifier.needs_headers();
         let mut headers = Headers::default();
-        let mut ecn = None;
-        if !bytes.is_empty() {
-            if self.classifier.needs_headers() {
-                headers = parse::parse(bytes, self.layout.pdu);
-                self.classifier.resolve_fragments(now, &mut headers);
-                ecn = headers.ip_offset.map(|at| (at, headers.outer.ecn));
-            } else {
-                ecn = parse::ecn_of(bytes, self.layout.pdu);
-            }
-        }
+        let ecn = if parsed {
+            headers.read(bytes, self.layout.pdu);
+            self.classifier.resolve_fragments(now, &mut headers);
+            headers.ip_offset.map(|at| (at, headers.outer.ecn))
+        } else {
+            parse::ecn_of(bytes, self.layout.pdu)
+        };
         let (ip_offset, ecn) = ecn.unwrap_or((Meta::NO_IP, Ecn::NotEct));
         let meta = Meta { at: now, size, ecn, ip_offset, ticket: Ticket::NONE };
         let qfi = packet.qfi().or(headers.qfi);

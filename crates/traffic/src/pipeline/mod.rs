@@ -25,6 +25,7 @@ mod build;
 mod commit;
 mod egress;
 mod ingress;
+mod kinds;
 mod load;
 mod report;
 mod slots;

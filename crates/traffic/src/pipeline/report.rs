@@ -2,6 +2,9 @@
 
 use super::{Pipeline, Volume};
 use crate::packet::{DropReason, Packet};
+use crate::police::Policer;
+use crate::queue::Queue;
+use crate::shape::Shaper;
 use crate::stats::{Basic, PipelineStats, QueueStats, StatMap};
 
 impl<P: Packet> Pipeline<P> {

@@ -1,20 +1,19 @@
 //! The queues by id, each with its policer, its shaper and its counters.
 
 use super::Volume;
+use super::kinds::{AnyPolicer, AnyQueue, AnyShaper};
 use crate::classify::ClassifierStage;
-use crate::packet::{DropReason, Dropped, Drops, Outlet, QueueId, Queued};
-use crate::police::Policer;
+use crate::packet::{DropReason, Dropped, Drops, Outlet, Packet, QueueId, Queued};
 use crate::queue::Queue;
 use crate::schedule::QueueView;
-use crate::shape::Shaper;
 use crate::stats::Basic;
 use crate::time::{Span, Time};
 
 /// A queue in place.
 pub(super) struct Slot<P> {
-    pub(super) queue: Box<dyn Queue<P>>,
-    pub(super) policer: Option<Box<dyn Policer>>,
-    pub(super) shaper: Option<Box<dyn Shaper>>,
+    pub(super) queue: AnyQueue<P>,
+    pub(super) policer: Option<AnyPolicer>,
+    pub(super) shaper: Option<AnyShaper>,
     /// Until when the shaper holds the queue back.
     pub(super) blocked: Option<Time>,
     pub(super) basic: Basic,
@@ -42,7 +41,7 @@ pub(super) struct Slots<P> {
     pub(super) count: usize,
 }
 
-impl<P> Slots<P> {
+impl<P: Packet> Slots<P> {
     pub(super) const fn new() -> Self {
         Self { slots: Vec::new(), backlog: Vec::new(), count: 0 }
     }
@@ -56,13 +55,13 @@ impl<P> Slots<P> {
         self.slots.get(id.index())?.as_deref()
     }
 
-    pub(super) fn insert(&mut self, id: QueueId, slot: Slot<P>) {
+    pub(super) fn insert(&mut self, id: QueueId, slot: Box<Slot<P>>) {
         if id.index() >= self.slots.len() {
             self.slots.resize_with(id.index() + 1, || None);
             self.backlog.resize(id.index() + 1, 0);
         }
         self.backlog[id.index()] = slot.queue.bytes();
-        if self.slots[id.index()].replace(Box::new(slot)).is_none() {
+        if self.slots[id.index()].replace(slot).is_none() {
             self.count += 1;
         }
     }
@@ -101,7 +100,7 @@ impl<P> Slots<P> {
     }
 }
 
-impl<P> QueueView for Slots<P> {
+impl<P: Packet> QueueView for Slots<P> {
     fn packets(&self, queue: QueueId) -> usize {
         self.get(queue).map_or(0, |s| s.queue.packets())
     }

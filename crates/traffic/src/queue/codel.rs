@@ -1,7 +1,7 @@
 //! CoDel (RFC 8289) with optional ECN marking and Linux's `ce_threshold`.
 
 use super::{Queue, Store};
-use crate::packet::{DropReason, Outlet, Packet, Queued};
+use crate::packet::{DropReason, Meta, Outlet, Packet, Queued};
 use crate::spec::{CodelSpec, QueueKind};
 use crate::stats::StatMap;
 use crate::time::{Span, Time};
@@ -10,8 +10,8 @@ use crate::time::{Span, Time};
 #[derive(Debug)]
 pub struct Codel<P> {
     store: Store<P>,
-    /// The head, once it has been decided that it leaves.
-    ready: Option<Queued<P>>,
+    /// It has been decided that the head leaves.
+    ready: bool,
     spec: CodelSpec,
     first_above_time: Option<Time>,
     drop_next: Time,
@@ -30,7 +30,7 @@ impl<P: Packet> Codel<P> {
     pub const fn new(spec: CodelSpec) -> Self {
         Self {
             store: Store::new(spec.limit),
-            ready: None,
+            ready: false,
             spec,
             first_above_time: None,
             drop_next: Time::ZERO,
@@ -55,63 +55,62 @@ impl<P: Packet> Codel<P> {
         from + Span::from_nanos((self.spec.interval.0.nanos() as f64 / f64::from(self.count.max(1)).sqrt()) as u64)
     }
 
-    /// RFC 8289 §5.6 `dodequeue`: the next packet and whether it may be dropped.
-    fn dodequeue(&mut self, now: Time) -> (Option<Queued<P>>, bool) {
-        let Some(item) = self.store.pop() else {
+    /// RFC 8289 §5.6 `dodequeue`, which only looks: whether the head may be dropped; `None` if there is none.
+    #[inline]
+    fn look(&mut self, now: Time) -> Option<bool> {
+        let Some(Meta { at, size, .. }) = self.store.front().map(|item| item.meta) else {
             self.first_above_time = None;
-            return (None, false);
+            return None;
         };
-        self.ldelay = now.since(item.meta.at);
-        if self.ldelay < self.spec.target.0 || self.store.bytes() <= u64::from(self.spec.mtu) {
+        self.ldelay = now.since(at);
+        if self.ldelay < self.spec.target.0 || self.store.bytes() - u64::from(size) <= u64::from(self.spec.mtu) {
             self.first_above_time = None;
-            return (Some(item), false);
+            return Some(false);
         }
         match self.first_above_time {
             None => {
                 self.first_above_time = Some(now + self.spec.interval.0);
-                (Some(item), false)
+                Some(false)
             }
-            Some(above) => (Some(item), now >= above),
+            Some(above) => Some(now >= above),
         }
     }
 
-    /// Marks the packet where that is allowed; false if it has to be dropped.
-    fn mark(&mut self, item: &mut Queued<P>) -> bool {
-        let marked = self.spec.ecn && item.mark();
+    /// Marks the head where that is allowed; false if it has to be dropped.
+    fn mark(&mut self) -> bool {
+        let marked = self.spec.ecn && self.store.mark_front();
         self.ecn_mark += u64::from(marked);
         marked
     }
 
-    fn drop_one(&mut self, item: Queued<P>, out: &mut dyn Outlet<P>) {
+    fn drop_head(&mut self, out: &mut dyn Outlet<P>) {
+        let Some(item) = self.store.pop() else { return };
         self.drops += 1;
         out.dropped(item, DropReason::AqmDequeue);
     }
 
-    /// RFC 8289 §5.5 `deque`; where a packet is marked instead of dropped it is the one that leaves.
-    fn deque(&mut self, now: Time, out: &mut dyn Outlet<P>) -> Option<Queued<P>> {
-        let (mut item, mut ok_to_drop) = self.dodequeue(now);
+    /// RFC 8289 §5.5 `deque`, after which the head is what leaves; where a packet is marked instead of dropped it is that.
+    #[inline]
+    fn decide(&mut self, now: Time, out: &mut dyn Outlet<P>) {
+        let may_drop = self.look(now) == Some(true);
         if self.dropping {
-            self.dropping = ok_to_drop;
+            self.dropping = may_drop;
             while self.dropping && now >= self.drop_next {
-                let mut victim = item?;
                 self.count = self.count.saturating_add(1);
-                if self.mark(&mut victim) {
+                if self.mark() {
                     self.drop_next = self.control_law(self.drop_next);
-                    return Some(victim);
+                    return;
                 }
-                self.drop_one(victim, out);
-                (item, ok_to_drop) = self.dodequeue(now);
-                self.dropping = ok_to_drop;
-                if ok_to_drop {
+                self.drop_head(out);
+                self.dropping = self.look(now) == Some(true);
+                if self.dropping {
                     self.drop_next = self.control_law(self.drop_next);
                 }
             }
-        } else if ok_to_drop && let Some(mut victim) = item.take() {
-            if self.mark(&mut victim) {
-                item = Some(victim);
-            } else {
-                self.drop_one(victim, out);
-                (item, _) = self.dodequeue(now);
+        } else if may_drop {
+            if !self.mark() {
+                self.drop_head(out);
+                self.look(now);
             }
             self.dropping = true;
             let delta = self.count.saturating_sub(self.lastcount);
@@ -120,13 +119,12 @@ impl<P: Packet> Codel<P> {
             self.drop_next = self.control_law(now);
             self.lastcount = self.count;
         }
-        item
     }
 
-    fn step_mark(&mut self, now: Time, item: &mut Queued<P>) {
+    fn step_mark(&mut self, now: Time) {
         if let Some(threshold) = self.spec.ce_threshold
-            && now.since(item.meta.at) > threshold.0
-            && item.mark()
+            && self.store.front().is_some_and(|item| now.since(item.meta.at) > threshold.0)
+            && self.store.mark_front()
         {
             self.ce_mark += 1;
         }
@@ -141,29 +139,29 @@ impl<P: Packet> Queue<P> for Codel<P> {
         self.store.push_always(item);
     }
     fn head(&mut self, now: Time, out: &mut dyn Outlet<P>) -> Option<u32> {
-        if self.ready.is_none() {
-            self.ready = self.deque(now, out);
-            if let Some(mut item) = self.ready.take() {
-                self.step_mark(now, &mut item);
-                self.ready = Some(item);
-            }
+        if !self.ready {
+            self.decide(now, out);
+            self.step_mark(now);
         }
-        self.ready.as_ref().map(|item| item.meta.size)
+        let size = self.store.front().map(|item| item.meta.size);
+        self.ready = size.is_some();
+        size
     }
     fn pop(&mut self, _now: Time) -> Option<Queued<P>> {
-        self.ready.take()
+        std::mem::take(&mut self.ready).then(|| self.store.pop()).flatten()
     }
     fn shed(&mut self) -> Option<Queued<P>> {
-        self.ready.take().or_else(|| self.store.pop())
+        self.ready = false;
+        self.store.pop()
     }
     fn packets(&self) -> usize {
-        self.store.packets() + usize::from(self.ready.is_some())
+        self.store.packets()
     }
     fn bytes(&self) -> u64 {
-        self.store.bytes() + self.ready.as_ref().map_or(0, |item| u64::from(item.meta.size))
+        self.store.bytes()
     }
     fn head_time(&self) -> Option<Time> {
-        self.ready.as_ref().or_else(|| self.store.front()).map(|item| item.meta.at)
+        self.store.front().map(|item| item.meta.at)
     }
     fn modify(&mut self, _now: Time, kind: &QueueKind) -> bool {
         let QueueKind::Codel(spec) = kind else { return false };
