@@ -16,7 +16,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
-use insane_shm::socket::{Outbox, Received, pair as socket_pair, receive};
+use insane_shm::socket::{Outbox, Received, receive};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{Flow, PairClaim};
 use insane_wire::id::{Epoch, PairToken, SessionId, SinkId};
@@ -777,7 +777,7 @@ impl Peers {
                 let mut rx = stream.rx.visit();
                 let Some(l) = rx.links[at].as_mut() else { continue };
                 if l.bell.is_none() {
-                    let Ok((mine, other)) = socket_pair() else { continue };
+                    let Ok((mine, other)) = doorbell::pair() else { continue };
                     (l.bell, theirs) = (Some(mine), Some(other));
                 }
                 if let (Some(epoll), Some(bell), false) = (epoll, &l.bell, l.watched) {

@@ -2,11 +2,24 @@
 //!
 //! The consumer makes the pair of sockets, keeps the end that becomes readable and gives the producer the other.
 
+use crate::ShmError;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// The most rings that are taken at once. Who rings more often wakes the listener again, and nobody else.
-const MOST_RINGS: u32 = 64;
+const MOST_RINGS: usize = 64;
+
+/// A bell: the end that becomes readable, and the one that rings.
+///
+/// # Errors
+/// [`ShmError::System`]: no descriptors left.
+pub fn pair() -> Result<(OwnedFd, OwnedFd), ShmError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // A stream, so that one call takes many rings and knows whether it took all.
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(ShmError::system("socketpair"))
+}
 
 /// The end that rings. Without a bell, as long as none has come, ringing does nothing.
 #[derive(Debug, Default)]
@@ -32,15 +45,11 @@ impl Doorbell {
 
 /// Takes the rings that made a bell readable, a bounded number. Never blocks. `false`: the end that rings is gone.
 pub fn silence(bell: BorrowedFd<'_>) -> bool {
-    let mut bytes = [0u8; 64];
-    for _ in 0..MOST_RINGS {
-        match rustix::net::recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return false,
-            Ok(_) => {}
-            Err(_) => break,
-        }
+    let mut rings = [0u8; MOST_RINGS];
+    match rustix::net::recv(bell, &mut rings[..], RecvFlags::DONTWAIT) {
+        Ok((taken, _)) => taken > 0,
+        Err(e) => matches!(e, Errno::AGAIN | Errno::INTR),
     }
-    true
 }
 
 #[cfg(all(test, not(miri)))]
@@ -50,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_late_bell_rings_at_once_and_a_flood_is_taken_in_parts() {
-        let (theirs, ours) = crate::socket::pair().unwrap();
+        let (ours, theirs) = pair().unwrap();
         let mut bell = Doorbell::default();
         bell.ring();
         bell.install(Some(theirs));

@@ -16,7 +16,7 @@ use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
 use insane_shm::slab::Slab;
-use insane_shm::socket::{Outbox, Received, pair as socket_pair, receive};
+use insane_shm::socket::{Outbox, Received, receive};
 use insane_wire::control::Flow;
 use insane_wire::frame::domain_id;
 use insane_wire::id::{Epoch, SessionId, SinkId};
@@ -267,7 +267,7 @@ impl Domain {
         let bytes = ReturnBlock::bytes(offer.entries).map_err(memory_error)?;
         let memory = Arc::new(SharedMemory::create("insane-returns", bytes, false, true).map_err(memory_error)?);
         let returns = ReturnBlock::create(memory.clone(), offer.entries).map_err(memory_error)?;
-        let (bell, theirs) = socket_pair().map_err(memory_error)?;
+        let (bell, theirs) = insane_shm::doorbell::pair().map_err(memory_error)?;
         self.notes.push(Note::Watch(bell));
         self.generation = self.generation.wrapping_add(1);
         let intake = Intake {

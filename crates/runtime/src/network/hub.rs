@@ -16,7 +16,7 @@ use crate::network::scatter::{Loan, is_making};
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
 use crate::rebind::Requests;
-use insane_datapath::batch::{self, Outcome, Peeked, Place};
+use insane_datapath::batch::{self, Outcome, Peeked, Place, RxReport};
 use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
@@ -33,9 +33,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const BELL: u64 = 0;
-/// The first port's; those of the others follow.
-const PORT: u64 = 1;
-const FIRST: u64 = 64;
+const FIRST: u64 = 1;
 
 /// Frames that one transmit is given.
 const TRANSMIT_FRAMES: usize = 256;
@@ -55,9 +53,6 @@ const POLLING: (Duration, Duration) = (Duration::from_micros(50), Duration::from
 /// How many times the longest spinning a datapath that has no way to wake the thread is looked at after its last frame. A sleep then
 /// is a wait for a timer, whatever comes meanwhile, and each frame that is answered late makes the next one late.
 const LIVELY: u32 = 5;
-
-/// Up to how many nanoseconds a sleep must not be longer than it was meant to be.
-const EXACT: i64 = 20_000_000;
 
 /// How long it sleeps at most while local sinks have messages that they have not counted.
 const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -97,24 +92,6 @@ pub(crate) enum Watched {
     Doorbell(OwnedFd),
 }
 
-/// How a sleep is slept: epoll_pwait rounds up to milliseconds, and epoll_pwait2 takes Linux 5.11, so a short one is ppoll's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wait {
-    /// So long by ppoll, which is exact, before the events are taken.
-    exact: Option<Timespec>,
-    /// So long by epoll when they are taken; without end if there is none.
-    coarse: Option<Timespec>,
-}
-
-impl Wait {
-    /// The wait for events of so long at most, without end for `None`.
-    fn of(timeout: Option<Duration>) -> Self {
-        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let exact = timeout.filter(|t| t.tv_sec == 0 && (1..=EXACT).contains(&t.tv_nsec));
-        Self { exact, coarse: exact.map(|_| Timespec::default()).or(timeout) }
-    }
-}
-
 /// See the module's head.
 pub(crate) struct Hub {
     pub(crate) settings: config::Network,
@@ -130,6 +107,8 @@ pub(crate) struct Hub {
     next_frame: u64,
     /// Bytes that were received since others were last offered this core.
     received: usize,
+    /// There were no more frames to receive a moment ago: the next look, if it is at once, does not ask for them again.
+    drained: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -182,11 +161,6 @@ impl Hub {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd, data| epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN);
         watch(ends.bell.0.as_fd(), BELL)?;
-        for (port, data) in ports.iter().zip(PORT..FIRST) {
-            if let Some(fd) = port.datapath.wake_handle() {
-                watch(fd, data)?;
-            }
-        }
         // What a port lends is for those to see who may see all of it.
         let alone = domains.len() == 1;
         ports.iter_mut().filter(|_| !alone).for_each(|port| port.most_lent = 0);
@@ -223,6 +197,7 @@ impl Hub {
             requests: Requests::default(),
             next_frame: 0,
             received: 0,
+            drained: false,
             coming: 0,
             hosts,
             by_address,
@@ -272,7 +247,10 @@ impl Hub {
                     self.received = 0;
                     rustix::thread::sched_yield();
                 }
-            } else if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
+                continue;
+            }
+            self.drained = false;
+            if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
                 if self.now().saturating_sub(busy_at) >= most {
@@ -304,12 +282,12 @@ impl Hub {
         let mut busy = false;
         if now >= self.glance_at {
             self.glance_at = now + GLANCE;
-            busy |= self.look(Some(Duration::ZERO)).1;
+            busy |= self.look();
         }
         // First what the one who had the core until now may have left.
         busy |= self.take_from_links(now);
         busy |= self.transmit(now);
-        busy |= self.receive(now);
+        busy |= !std::mem::take(&mut self.drained) && self.receive(now);
         busy |= self.tend(now);
         if now >= self.chores_at {
             (self.chores_at, self.chores_due) = (now + CHORES, false);
@@ -383,14 +361,17 @@ impl Hub {
 
     /// Receives what is there, a bounded number of pieces from each datapath.
     fn receive(&mut self, now: Duration) -> bool {
-        let mut busy = false;
+        let (mut busy, mut more) = (false, false);
         for port in 0..self.ports.len() {
-            busy |= self.receive_by(port, now);
+            let report = self.receive_by(port, now);
+            busy |= report.frames > 0;
+            more |= report.more;
         }
+        self.drained = !more;
         busy
     }
 
-    fn receive_by(&mut self, port: usize, now: Duration) -> bool {
+    fn receive_by(&mut self, port: usize, now: Duration) -> RxReport {
         let Self { hosts, domains, ports, by_address, .. } = self;
         let Port { datapath, rx, loans, most_lent, copies, .. } = &mut ports[port];
         if *most_lent > 0 {
@@ -448,7 +429,7 @@ impl Hub {
         if report.frames > 0 && self.ports[port].polled {
             self.polled_at = Some(now);
         }
-        report.frames > 0
+        report
     }
 
     /// Takes a frame, which may be lent.
@@ -610,7 +591,7 @@ impl Hub {
                 ready |= intake.consumer.ready();
             }
         }
-        let woken = ready || self.look(Some(timeout)).0;
+        let woken = ready || self.wait(timeout);
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if std::mem::take(&mut intake.armed) {
                 intake.consumer.awake();
@@ -619,33 +600,39 @@ impl Hub {
         woken
     }
 
-    /// Waits for events, and does what they say. Returns whether there were any, and whether there was more than the datapath.
-    fn look(&mut self, timeout: Option<Duration>) -> (bool, bool) {
-        let wait = Wait::of(timeout);
-        if let Some(exact) = wait.exact {
-            // That it is readable is all that is asked here.
-            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact));
+    /// Sleeps so long at most, until a datapath or anything else wakes it; what else did is done. Returns whether anything did.
+    ///
+    /// The datapaths' handles are no part of the epoll set: most sleeps end with a frame, and then there is nothing to ask it. It is
+    /// poll that waits, because epoll_wait rounds up to milliseconds.
+    fn wait(&mut self, timeout: Duration) -> bool {
+        let ports = self.ports.iter().filter_map(|port| port.datapath.wake_handle());
+        let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut waited: Vec<PollFd<'_>> = std::iter::once(self.epoll.as_fd()).chain(ports).map(of).collect();
+        // A signal ends it early, no more.
+        let woken = poll(&mut waited, Timespec::try_from(timeout).ok().as_ref()).is_ok_and(|ready| ready > 0);
+        if waited.first().is_some_and(|set| !set.revents().is_empty()) {
+            self.look();
         }
+        self.glance_at = self.now() + GLANCE;
+        woken
+    }
+
+    /// Looks for events of all but the datapaths, and does what they say. Returns whether there were any.
+    fn look(&mut self) -> bool {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
-        if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), wait.coarse.as_ref()).is_err() {
-            return (false, false);
+        let now = Timespec::default();
+        if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)).is_err() {
+            return false;
         }
-        let mut any = false;
         for data in events.iter().map(|e| e.data.u64()) {
-            match data {
-                BELL => {
-                    any = true;
-                    self.ends.bell.clear();
-                    self.take_orders();
-                }
-                PORT..FIRST => {}
-                data => {
-                    any = true;
-                    self.woken(data);
-                }
+            if data == BELL {
+                self.ends.bell.clear();
+                self.take_orders();
+            } else {
+                self.woken(data);
             }
         }
-        (!events.is_empty(), any)
+        !events.is_empty()
     }
 
     fn take_orders(&mut self) {
@@ -769,34 +756,5 @@ impl Place for Placer<'_> {
         self.landings.push((at, landing));
         let token = self.landings.len() as u64 - 1;
         Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_short_sleep_is_not_rounded_to_milliseconds() {
-        let exact = |time: Duration| Wait::of(Some(time)).exact.map(|t| (t.tv_sec, t.tv_nsec));
-        for nanoseconds in [1, 999, 50_000, 200_000, 999_999, 1_000_001, 1_500_000, EXACT] {
-            let time = Duration::from_nanos(nanoseconds as u64);
-            assert_eq!(exact(time), Some((0, nanoseconds)), "{time:?}");
-            assert_eq!(Wait::of(Some(time)).coarse, Some(Timespec::default()), "{time:?}");
-        }
-        // All that the thread sleeps at least somewhere is short.
-        for time in [GLANCE, CHORES, LATER, POLLING.0, POLLING.1, AWAITING.0, AWAITING.1] {
-            assert!(exact(time).is_some(), "{time:?}");
-        }
-    }
-
-    #[test]
-    fn no_sleep_and_long_ones_are_left_to_epoll() {
-        let long = Duration::from_nanos(EXACT as u64 + 1);
-        for time in [Duration::ZERO, long, Duration::from_secs(1), Duration::from_secs(1) + CHORES] {
-            let left = Wait { exact: None, coarse: Timespec::try_from(time).ok() };
-            assert_eq!(Wait::of(Some(time)), left, "{time:?}");
-        }
-        assert_eq!(Wait::of(None), Wait { exact: None, coarse: None });
     }
 }

@@ -91,7 +91,7 @@ impl Rig {
     fn new() -> Self {
         let config = Config::default();
         let mut domain = Domain::new(1, "default".into(), &config).unwrap();
-        let (ours, socket) = socket_pair().unwrap();
+        let (ours, socket) = insane_shm::socket::pair().unwrap();
         let pair = insane_wire::control::Pair { peer: SESSION.to_bytes(), ..Default::default() };
         domain.add_pair(&pair, ours).unwrap();
         Self { domain, player: Player::new(socket, config.quota.link_entries) }
