@@ -75,7 +75,7 @@ def _calls(cells: Iterable[Cell], waiting: str) -> Cell | None:
 
 def _cell(cells: Iterable[Cell], key: str, variant: str, waiting: str, experiment: str, placement: str) -> Cell | None:
     wanted = {"key": key, "variant": variant, "waiting": waiting, "experiment": experiment, "placement": placement}
-    return next(iter(find(dict.fromkeys(cells), payload=PAYLOAD, knob=False, **wanted)), None)
+    return next(iter(find(cells, payload=PAYLOAD, knob=False, **wanted)), None)
 
 
 def is_part(cell: Cell) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from .bars_added import Added
 from .bars_bypass import Bypass
@@ -14,6 +15,11 @@ from .cells import Cell
 from .measure import Repetition
 from .rows import by_cell, paired_ratios, ratios
 from .stats import against_limit, median_interval, relation
+
+
+def _waits(waiting: str) -> Callable[[Cell], bool]:
+    """Whether a cell waits so."""
+    return lambda cell: cell.waiting == waiting
 
 
 class Judge:
@@ -96,12 +102,12 @@ class Judge:
         return self.verdicts
 
     def _round_trips(self) -> None:
-        spin = {"experiment": "rtt", "payload": 64, "waiting": "spin", "knob": False}
+        spin: dict[str, Any] = {"experiment": "rtt", "payload": 64, "waiting": "spin", "knob": False}
         what = "RTT 64 B, spinning"
         self.limit(what, "≤ 1.3 × floor", 1.3, True, **spin)
         self.versus_system(what, "no worse than a tie with Aeron IPC", "aeron", True, True,
-                           lambda c: c.waiting == "spin", **spin)
-        self.versus_system(what, "lower than iceoryx2", "iceoryx2", True, False, lambda c: c.waiting == "spin", **spin)
+                           _waits("spin"), **spin)
+        self.versus_system(what, "lower than iceoryx2", "iceoryx2", True, False, _waits("spin"), **spin)
         what, bar = "RTT 64 B, adaptive", "≤ 1.2 × spinning"
         adaptive = find(self.table, key="insane", variant="", experiment="rtt", payload=64, waiting="adaptive")
         spinning = find(self.table, key="insane", variant="", **spin)
@@ -114,11 +120,11 @@ class Judge:
                 verdict = against_limit(interval, 1.2, True) if interval.median else "not measured"
                 self.verdicts.append(Verdict(what + knob, bar, shown(interval), verdict))
         self.versus_system("RTT 64 B, sleeping", "a tie with a bare futex ping-pong", "floor", True, True,
-                           lambda c: c.waiting == "sleep", experiment="rtt", payload=64, waiting="sleep")
+                           _waits("sleep"), experiment="rtt", payload=64, waiting="sleep")
 
     def _one_way(self) -> None:
         for payload, share in ((64, 0.40), (1024, 0.50)):
-            mine = {"experiment": "oneway", "payload": payload, "waiting": "spin", "knob": False}
+            mine: dict[str, Any] = {"experiment": "oneway", "payload": payload, "waiting": "spin", "knob": False}
             what = f"one-way {payload} B, spinning"
             self.limit(what, f"≥ {share:.0%} of the floor ring", share, False, **mine)
             for peer in ("aeron", "iceoryx2", "zeromq"):
@@ -130,7 +136,7 @@ class Judge:
             for waiting in ("spin", "sleep"):
                 self.versus_system(
                     f"fan-out 1 KB to {count}, {waiting}", "per-sink rate above iceoryx2", "iceoryx2", False, False,
-                    lambda c, w=waiting: c.waiting == w,
+                    _waits(waiting),
                     experiment="fanout", sinks=count, waiting=waiting, knob=False)
         # The bare one wakes with every message, so that is what is compared.
         self.limit("fan-out 1 KB to 8, sleeping, unbatched", "≥ 85 % of a bare fan-out to 8 sleeping readers", 0.85,

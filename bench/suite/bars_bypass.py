@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .added import PAST_THE_KERNEL as KINDS
 from .bars_hosts import FEW_CORES, LINK_HOPS, MOST_LOSS, loss
@@ -96,7 +96,7 @@ class Bypass:
     ) -> tuple[Cell, Cell] | None:
         """Ours and the bare one, or a word on which is missing and why."""
         key, bare_variant, _ = KINDS[variant]
-        same = {"experiment": experiment, "waiting": waiting, "payload": payload}
+        same: dict[str, Any] = {"experiment": experiment, "waiting": waiting, "payload": payload}
         found = []
         for who, its in (("insane", variant), (key, bare_variant)):
             cell = self._cell(who, variant=its, **same)
@@ -184,7 +184,7 @@ class Bypass:
         counts = sorted({c.sinks for c in [*self.table, *self.judge.failed]
                          if c.placement == "veth" and c.experiment == "fanout"})
         for count in counts:
-            same = {"experiment": "fanout", "sinks": count, "waiting": "sleep"}
+            same: dict[str, Any] = {"experiment": "fanout", "sinks": count, "waiting": "sleep"}
             bare = self._cell("floor", variant="", **same)
             for variant, name in (("", "UDP"), ("xdp", "AF_XDP")):
                 what = f"fan-out 1 KB to {count} fed over {name}, sleeping"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .cells import Cell
@@ -21,7 +22,7 @@ class Verdict:
     verdict: str
 
 
-def find(table: Table, **wanted: object) -> list[Cell]:
+def find(table: Iterable[Cell], **wanted: object) -> list[Cell]:
     """Cells whose attributes are as wanted; those of one host unless another placement is."""
     wanted = {"placement": "local"} | wanted
     return [cell for cell in table if all(getattr(cell, name) == value for name, value in wanted.items())]

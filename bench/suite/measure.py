@@ -174,10 +174,10 @@ class Bench:
         what, payload = key
         if what == "rtt":
             value = run_method(self.method, what, self.cores.pair, payload, FLOOR_ROUND_TRIPS, self.nice)
-            figure = value["median_ns"] / 1e3
+            figure = float(value["median_ns"]) / 1e3
         else:
             value = run_method(self.method, what, self.cores.pair, payload, FLOOR_SECONDS, self.nice)
-            figure = value["msgs_per_s"]
+            figure = float(value["msgs_per_s"])
         self._last_floor = (key, figure, time.monotonic())
         return figure
 

@@ -40,11 +40,13 @@ class Process:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                 preexec_fn=(lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)) if nice else None,
             )
+        assert self.popen.stdin is not None and self.popen.stdout is not None, "both are asked for above"
+        self._to, self._from = self.popen.stdin, self.popen.stdout
 
     def line(self, timeout: float) -> str:
         """The next line of its standard output."""
         deadline = time.monotonic() + timeout
-        fd = self.popen.stdout.fileno()
+        fd = self._from.fileno()
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
@@ -73,8 +75,8 @@ class Process:
     def go(self, pids: list[int]) -> None:
         """Starts it."""
         try:
-            self.popen.stdin.write(("go " + " ".join(map(str, pids)) + "\n").encode())
-            self.popen.stdin.flush()
+            self._to.write(("go " + " ".join(map(str, pids)) + "\n").encode())
+            self._to.flush()
         except OSError as error:
             raise Void(f"{self.log.stem} is gone: {error}: {self._complaint()}") from error
 
@@ -89,7 +91,7 @@ class Process:
     def close(self) -> None:
         """Tells it to end."""
         with contextlib.suppress(OSError):
-            self.popen.stdin.close()
+            self._to.close()
 
     def reap(self) -> None:
         """Sees it off, by force if need be."""
@@ -98,7 +100,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        self.popen.stdout.close()
+        self._from.close()
 
 
 def run_method(method: Path, what: str, pair: tuple[int, int], payload: int, amount: float, nice: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 BENCH = Path(__file__).resolve().parent.parent
 ROOT = BENCH.parent
@@ -23,8 +24,8 @@ class Source:
     the program uses the project's object for DPDK where that is there."""
 
     key: str
-    package: str | None = None
-    binary: str | None = None
+    package: str = ""
+    binary: str = ""
     script: str | None = None
     cmake: tuple[int, int] | None = None
     c: str | None = None
@@ -61,8 +62,8 @@ class System:
 
     key: str
     command: list[str]
-    describe: dict[str, object]
-    modes: list[dict[str, object]] = field(default_factory=list)
+    describe: dict[str, Any]
+    modes: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Absence(Exception):
