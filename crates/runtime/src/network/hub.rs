@@ -362,8 +362,13 @@ impl Hub {
     /// Receives what is there, a bounded number of pieces from each datapath.
     fn receive(&mut self, now: Duration) -> bool {
         let (mut busy, mut more) = (false, false);
+        let lively = self.ports.iter().any(|port| port.looks.is_lively(now));
         for port in 0..self.ports.len() {
+            if !self.ports[port].looks.is_due(now, lively) {
+                continue;
+            }
             let report = self.receive_by(port, now);
+            self.ports[port].looks.note(now, report.frames);
             busy |= report.frames > 0;
             more |= report.more;
         }

@@ -17,12 +17,47 @@ use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Slots to receive into, of each datapath.
 const RECEIVE_SLOTS: u64 = 64;
 
 /// What may be put over a datapath that was opened; see [`crate::server::Server::start_over`].
 pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + 'a;
+
+/// A datapath on which nothing came for so long is quiet.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// How often a quiet datapath is looked at as long as another is not quiet.
+const SELDOM: Duration = Duration::from_micros(10);
+
+/// When a datapath was asked for frames. A question may be a system call, and the frames of one datapath that come every few
+/// microseconds should not wait for the answers of those on which nothing ever comes.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    asked: Option<Duration>,
+    brought: Option<Duration>,
+}
+
+impl Looks {
+    /// Whether it brought a frame a short time ago.
+    pub(crate) fn is_lively(&self, now: Duration) -> bool {
+        self.brought.is_some_and(|at| now.saturating_sub(at) < QUIET)
+    }
+
+    /// Whether it should be asked; `others` says that some datapath is lively.
+    pub(crate) fn is_due(&self, now: Duration, others: bool) -> bool {
+        !others || self.is_lively(now) || self.asked.is_none_or(|at| now.saturating_sub(at) >= SELDOM)
+    }
+
+    /// It was asked, and brought so many frames.
+    pub(crate) fn note(&mut self, now: Duration, frames: usize) {
+        self.asked = Some(now);
+        if frames > 0 {
+            self.brought = Some(now);
+        }
+    }
+}
 
 /// A datapath that is open, with what is on its way through it.
 pub(crate) struct Port {
@@ -39,6 +74,7 @@ pub(crate) struct Port {
     pub(crate) copies: bool,
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
+    pub(crate) looks: Looks,
 }
 
 /// What became of a datapath that the configuration names, for reports.
@@ -92,7 +128,7 @@ impl Port {
         let most_lent = datapath.lends().iter().map(|memory| memory.most).sum();
         let rx = RxBatch { free, limit, ..RxBatch::default() };
         let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
-        Self { kind, datapath, tap, rx, tx, loans, most_lent, copies, polled: false }
+        Self { kind, datapath, tap, rx, tx, loans, most_lent, copies, polled: false, looks: Looks::default() }
     }
 }
 
@@ -243,4 +279,47 @@ pub(crate) fn open(
         states.push(State { kind: one.kind, interface, address, is });
     }
     Ok((ports, states))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often each of some datapaths is asked in so many looks, one a microsecond; `brings` says which brings a frame when.
+    fn asked(count: usize, looks: u64, brings: impl Fn(usize, u64) -> bool) -> Vec<u64> {
+        let mut ports: Vec<Looks> = (0..count).map(|_| Looks::default()).collect();
+        let mut asked = vec![0; count];
+        for at in 0..looks {
+            let now = Duration::from_micros(at);
+            let lively = ports.iter().any(|port| port.is_lively(now));
+            for (number, port) in ports.iter_mut().enumerate().filter(|(_, port)| port.is_due(now, lively)) {
+                asked[number] += 1;
+                port.note(now, usize::from(brings(number, at)));
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn a_quiet_datapath_is_seldom_asked_beside_a_lively_one() {
+        // The second brings a frame every millisecond, the first and the third nothing.
+        let [first, second, third] = asked(3, 100_000, |number, at| number == 1 && at % 1000 == 0)[..] else {
+            panic!()
+        };
+        assert_eq!((first, second, third), (10_000, 100_000, 10_000));
+    }
+
+    #[test]
+    fn all_are_asked_each_time_when_none_is_lively_or_all_are() {
+        assert_eq!(asked(2, 1_000, |_, _| false), [1_000, 1_000]);
+        // The first look of all finds a frame on both, and the next one comes before they are quiet.
+        assert_eq!(asked(2, 100_000, |_, at| at % 5_000 == 0), [100_000, 100_000]);
+    }
+
+    #[test]
+    fn a_datapath_that_was_quiet_is_soon_asked_again_and_again() {
+        // From the second millisecond on both bring a frame with each look.
+        let [_, second] = asked(2, 4_000, |number, at| number == 0 || at >= 2_000)[..] else { panic!() };
+        assert_eq!(second, 2_000 / 10 + 2_000);
+    }
 }
