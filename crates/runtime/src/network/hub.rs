@@ -21,7 +21,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_transport::{End, Path, Store};
+use insane_transport::{End, Landings, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
@@ -392,35 +392,18 @@ impl Hub {
 
     fn receive_by(&mut self, port: usize, now: Duration) -> bool {
         let Self { hosts, domains, ports, by_address, .. } = self;
-        let Port { datapath, rx, loans, most_lent, copies, .. } = &mut ports[port];
+        let Port { datapath, rx, landings, owners, loans, most_lent, copies, .. } = &mut ports[port];
         if *most_lent > 0 {
             loans.returned(&mut rx.back);
             let room = loans.out().saturating_add(rx.limit as u32) <= *most_lent;
             rx.lend = room && domains.iter().any(Domain::wants_scattered);
         }
-        let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings: Vec::new() };
+        owners.clear();
+        let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings, owners };
         let report = datapath.receive(rx, Some(&mut placer));
-        let landings = placer.landings;
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        for landed in std::mem::take(&mut rx.landed) {
-            let Some((host, landing)) = usize::try_from(landed.token).ok().and_then(|at| landings.get(at)) else {
-                continue;
-            };
-            let strays = {
-                let heads = &self.ports[port].rx.heads[landed.heads.clone()];
-                let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[*host];
-                let control = *control_in;
-                let domains = &mut self.domains;
-                let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
-                let Some(path) = lanes.path(port) else { continue };
-                path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
-            };
-            for stray in strays {
-                self.frame(now, (*host, port), &stray, None);
-            }
-            self.events(*host, now, None);
-        }
+        self.receive_landed(port, now);
         let taken = std::mem::take(&mut self.ports[port].rx.taken);
         self.coming = taken.iter().map(|taken| taken.frames().len()).sum();
         for taken in taken {
@@ -449,6 +432,31 @@ impl Hub {
             self.polled_at = Some(now);
         }
         report.frames > 0
+    }
+
+    /// Takes what was received straight to where it belongs, and what strayed.
+    fn receive_landed(&mut self, port: usize, now: Duration) {
+        let Self { hosts, domains, ports, .. } = self;
+        let Port { rx, landings, owners, .. } = &mut ports[port];
+        for landed in rx.landed.drain(..) {
+            let Ok(number) = usize::try_from(landed.token) else { continue };
+            let Some(host) = owners.get(number) else { continue };
+            let Host { lanes, incoming, control_in, long_words, .. } = &mut hosts[*host];
+            let control = *control_in;
+            let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
+            let Some(path) = lanes.path(port) else { continue };
+            path.receive_run(now, &rx.heads[landed.heads], number, landings, &mut store);
+        }
+        for stray in landings.finish() {
+            let host = self.ports[port].owners[stray.number];
+            self.frame(now, (host, port), &stray.frame, None);
+        }
+        let mut owners = std::mem::take(&mut self.ports[port].owners);
+        owners.dedup();
+        for host in owners.drain(..) {
+            self.events(host, now, None);
+        }
+        self.ports[port].owners = owners;
     }
 
     /// Takes a frame, which may be lent.
@@ -743,7 +751,9 @@ struct Placer<'a> {
     port: usize,
     copies: bool,
     now: Duration,
-    landings: Vec<(usize, insane_transport::Landing)>,
+    landings: &'a mut Landings,
+    /// Whose they are, by their numbers.
+    owners: &'a mut Vec<usize>,
 }
 
 impl Place for Placer<'_> {
@@ -756,19 +766,16 @@ impl Place for Placer<'_> {
         let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
         let (lane, control) = (self.port, *control_in);
         let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
-        let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
-        if self.landings.iter().any(|(_, before)| before.meets(&landing)) {
-            return None;
-        }
+        let Peeked { head, len, stride, .. } = peeked;
+        let landing = lanes.path(self.port)?.place(self.now, head, len, stride, &mut store, self.landings)?;
+        self.owners.push(at);
         let (domain, slot) = slot_of(landing.slot);
         let domain = self.domains.get_mut(domain)?;
         if self.copies {
             domain.note_copy(slot);
         }
         let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
-        self.landings.push((at, landing));
-        let token = self.landings.len() as u64 - 1;
-        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })
+        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }
 
