@@ -743,4 +743,30 @@ mod tests {
         }
         assert!(arrived.iter().copied().eq(0..all), "{} of {all} came", arrived.len());
     }
+
+    #[test]
+    fn a_source_whose_flow_ends_before_its_opening_came_is_not_waited_for() {
+        let mut stand = Stand::new();
+        let ended = word(Body::Ended(wire::Ended { epoch: vec![4; 16] }));
+        for opened in [false, true] {
+            stand.say(&source(0, 4, 5));
+            if opened {
+                stand.open("default", u128::from_le_bytes([4; 16]), 5, false);
+            } else {
+                // The opening never leaves.
+                let spec = FlowSpec { domain: 0, epoch: 4, channel: 5, reliable: false, first: 1 };
+                let flow = stand.peer.open(spec);
+                stand.peer.close(flow);
+            }
+            stand.pass(Duration::from_secs(1));
+            assert_eq!(stand.holds().sources, 1, "opened: {opened}");
+            stand.say(&ended);
+            stand.pass(Duration::from_secs(1));
+            // One that is there, whatever its host says, ends as all do.
+            assert_eq!(stand.holds().sources, usize::from(opened));
+            stand.close(0);
+            stand.pass(Duration::from_secs(1));
+            assert_eq!((stand.holds(), stand.strays()), (Holds::default(), 0), "opened: {opened}");
+        }
+    }
 }
