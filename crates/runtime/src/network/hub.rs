@@ -360,7 +360,7 @@ impl Hub {
             host.sweep(&mut self.domains);
         }
         self.tell_reports(now);
-        self.chores_due |= !self.flush_pairs();
+        self.flush_pairs(now);
         if self.directory_at.is_none_or(|at| at <= now) {
             self.directory_at = self.directory.on_time(now);
         }
@@ -376,9 +376,9 @@ impl Hub {
         }
     }
 
-    /// Sends sessions what their sockets had no room for; whether all went.
-    fn flush_pairs(&mut self) -> bool {
-        self.domains.iter_mut().map(Domain::flush_pairs).filter(|all| !all).count() == 0
+    /// Sends sessions what their sockets had no room for; when to come back for what they still have none for.
+    fn flush_pairs(&mut self, now: Duration) -> Option<Duration> {
+        self.domains.iter_mut().filter_map(|domain| domain.flush_pairs(now)).min()
     }
 
     /// Receives what is there, a bounded number of pieces from each datapath.
@@ -566,8 +566,8 @@ impl Hub {
         }
     }
 
-    /// Sleeps until something happens or is due. Returns whether something happened.
-    fn sleep(&mut self, now: Duration) -> bool {
+    /// How long nothing is due.
+    pub(crate) fn idle_for(&mut self, now: Duration) -> Duration {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
@@ -576,8 +576,7 @@ impl Hub {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);
-        // A session that has read says nothing of it.
-        self.chores_due |= !self.flush_pairs();
+        self.flush_pairs(now).into_iter().for_each(&mut until);
         if self.chores_due {
             until(self.chores_at);
         }
@@ -595,6 +594,12 @@ impl Hub {
         if self.ports.iter().any(|port| !port.tx.is_done()) {
             until(now + Duration::from_micros(100));
         }
+        timeout
+    }
+
+    /// Sleeps until something happens or is due. Returns whether something happened.
+    fn sleep(&mut self, now: Duration) -> bool {
+        let mut timeout = self.idle_for(now);
         if timeout.is_zero() || self.hosts.iter().any(|host| host.goes_on) {
             return false;
         }

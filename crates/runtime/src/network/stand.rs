@@ -744,6 +744,47 @@ mod tests {
         assert!(arrived.iter().copied().eq(0..all), "{} of {all} came", arrived.len());
     }
 
+    /// How often the thread would look at everything in so much time.
+    fn looks(stand: &mut Stand, time: Duration) -> usize {
+        let until = stand.now + time;
+        let mut looks = 0;
+        while stand.now < until {
+            // A wait of none is a look that takes some time.
+            stand.now += stand.hub.idle_for(stand.now).max(Duration::from_micros(1));
+            stand.hub.turn(stand.now);
+            looks += 1;
+            stand.host_turn();
+        }
+        looks
+    }
+
+    #[test]
+    fn a_session_that_does_not_read_is_looked_at_less_and_less_often() {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.say(&source(0, 4, 5));
+        stand.pass(Duration::from_secs(1));
+        let before = looks(&mut stand, Duration::from_secs(100));
+        let all = 2000;
+        let pair = stand.hub.domains[0].pairs.iter_mut().flatten().next().expect("a pair");
+        (0..all).for_each(|segment| pair.send(1, to_peer::Body::SegmentRemove(SegmentRef { segment }), &[]));
+        // Twice: the waits have grown then, and stay as they are.
+        for _ in 0..2 {
+            let more = looks(&mut stand, Duration::from_secs(100)).saturating_sub(before);
+            assert!((500..1000).contains(&more), "{more} looks more than {before}");
+        }
+        // It reads again: the wait that has begun is the last.
+        let mut arrived = 0;
+        for round in 0..100 {
+            while let Received::Message(..) = receive(stand.ends[0].1.as_fd(), MAX_CONTROL_BYTES).expect("a pair") {
+                arrived += 1;
+            }
+            looks(&mut stand, Duration::from_millis(if round == 0 { 150 } else { 5 }));
+        }
+        assert!(arrived > all, "{arrived} came");
+        assert!(looks(&mut stand, Duration::from_secs(100)) <= before + 10);
+    }
+
     #[test]
     fn a_source_whose_flow_ends_before_its_opening_came_is_not_waited_for() {
         let mut stand = Stand::new();
