@@ -207,11 +207,11 @@ impl Hub {
             for (source, remote) in domain.remotes.iter_mut().enumerate() {
                 let is_it = |r: &&mut Remote| r.epoch == epoch && r.host == host && !r.closing;
                 let Some(remote) = remote.as_mut().filter(is_it) else { continue };
-                // Those that stand, over a path of which only the host knows that it is lost, end with that.
-                let accepted = one.incoming.values().filter(|flow| (flow.domain, flow.source) == (at, source)).count();
-                let asked = one.requested.get(&epoch).map_or(0, VecDeque::len);
-                remote.flows = u32::try_from(accepted + asked).unwrap_or(u32::MAX);
-                remote.ending |= remote.flows == 0;
+                // One that stands ends by itself: over a path that only the host knows to be lost, or it has overtaken the word by
+                // which it is announced.
+                let stands = one.incoming.values().any(|flow| (flow.domain, flow.source) == (at, source));
+                remote.flows = 0;
+                remote.ending |= !stands;
             }
         }
     }
