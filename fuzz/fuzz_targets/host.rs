@@ -29,7 +29,7 @@ fn word(a: u8, b: u8, c: u8) -> Body {
     let stream = stream_name(c.into()).to_owned();
     let (channel, name) = (u64::from(b >> 4 & 3), (c & 16 != 0).then(|| "name".to_owned()));
     let (sink, epoch) = (id(b).to_vec(), id(b >> 2).to_vec());
-    match a % 8 {
+    match a % 9 {
         0 => {
             let reach = wire::Reach { kind: "xdp".into(), address: "10.98.0.2:7400".into() };
             let hello = wire::Hello { run: vec![c; 16], host: "there".into(), reach: vec![reach], ..Default::default() };
@@ -49,6 +49,7 @@ fn word(a: u8, b: u8, c: u8) -> Body {
         }
         5 => Body::Ready(wire::Ready { epoch, sink, join: u32::from(c & 15), answer: c & 128 != 0 }),
         6 => Body::Report(wire::Report { epoch, sink, delivered: c.into(), sink_full: (c & 3).into(), ..Default::default() }),
+        7 => Body::Ended(wire::Ended { epoch }),
         _ => Body::Refused(wire::Refused { sink, reasons: vec!["a reason".into(); (c & 15).into()] }),
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use insane_transport::{Config, Event, Fit, FlowSpec, Lies, Outgoing, Path, Payloads, Rest, Store};
+use insane_transport::{Config, Event, Fit, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Rest, Store};
 use insane_wire::frame::control::Hello;
 use insane_wire::frame::record::{Record, Records};
 use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
@@ -85,10 +85,13 @@ fuzz_target!(|data: &[u8]| {
         bytes.extend_from_slice(records);
         let peek = Records::peek(&bytes).map(|(.., place)| place.at);
         let head_bytes = peek.filter(|&at| kind & 1 != 0 && at < bytes.len());
-        let landing = path.place(now, &bytes, bytes.len(), bytes.len(), &mut slots).filter(|_| head_bytes.is_some());
+        let mut batch = Landings::default();
+        let landing = path.place(now, &bytes, bytes.len(), bytes.len(), &mut slots, &mut batch);
+        let landing = landing.filter(|_| head_bytes.is_some());
         if let Some(landing) = landing {
             let heads = &bytes[..landing.head_bytes];
-            let _ = path.receive_run(now, heads, &landing, bytes.len(), bytes.len(), &mut slots);
+            path.receive_run(now, heads, landing.number, &mut batch, &mut slots);
+            let _ = batch.finish();
         } else {
             let receipt = path.receive(now, &bytes, token, &mut slots);
             if receipt.kept > 0 {

@@ -95,6 +95,12 @@ impl Outbox {
         Ok(())
     }
 
+    /// How many messages wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.unsent.len()
+    }
+
     /// Sends what waits. Never blocks; whether all went.
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> bool {
         while let Some((bytes, fds)) = self.unsent.front() {

@@ -289,7 +289,7 @@ pub struct Built {
     pub may_pad: bool,
 }
 
-/// Where payloads that are about to be received belong; see [`Path::place`].
+/// Where payloads that are about to be received belong; only [`Path::place`] makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landing {
     /// The slot of the store.
@@ -300,16 +300,68 @@ pub struct Landing {
     pub bytes: u32,
     /// The bytes at the start of each frame that are no payload.
     pub head_bytes: usize,
+    /// Its number in its batch, for [`Path::receive_run`].
+    pub number: usize,
+    /// All bytes of the frames, and those from one to the next.
+    pub(crate) len: usize,
+    pub(crate) stride: usize,
 }
 
 impl Landing {
-    /// Whether both are about some of the same bytes. What was received to the one is not known to the path before
-    /// [`Path::receive_run`] has it, and only the head of its first frame was certain: others may be strays, whose bytes are still to
-    /// be taken from there. Until then nothing may be received to the other.
-    #[must_use]
-    pub fn meets(&self, other: &Self) -> bool {
+    /// Whether both are about some of the same bytes.
+    fn meets(&self, other: &Self) -> bool {
         let end = |one: &Self| one.at.saturating_add(one.bytes);
         self.slot == other.slot && self.at < end(other) && other.at < end(self)
+    }
+}
+
+/// The landings of one batch: of all that is received before a path has any of it ([`Path::receive_run`]).
+///
+/// Only the head of the first frame of each was certain: others may be strays, whose bytes lie where they do not belong until the
+/// path has them. So no two landings meet, and what strayed is handed out when all have been looked at: taking a stray may write
+/// to where another lies.
+///
+/// One batch serves all paths that share a [`Store`]. Kept, it allocates nothing once it has grown, but for strays.
+#[derive(Debug, Default)]
+pub struct Landings {
+    all: Vec<Landing>,
+    strays: Vec<Stray>,
+}
+
+/// A frame whose payload was received to where it does not belong, put together again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    /// The number of the landing that it was received to: its path is that landing's.
+    pub number: usize,
+    /// All of its bytes.
+    pub frame: Vec<u8>,
+}
+
+impl Landings {
+    /// Ends the batch: each path has been given what was received to its landings. What strayed is to be given to
+    /// [`Path::receive`]; after that come the frames that arrived after the batch, and events.
+    #[must_use]
+    pub fn finish(&mut self) -> Vec<Stray> {
+        self.all.clear();
+        core::mem::take(&mut self.strays)
+    }
+
+    pub(crate) fn get(&self, number: usize) -> Option<Landing> {
+        self.all.get(number).copied()
+    }
+
+    pub(crate) fn strayed(&mut self, number: usize, frame: Vec<u8>) {
+        self.strays.push(Stray { number, frame });
+    }
+
+    /// Adds a landing, unless it meets another of the batch.
+    fn add(&mut self, landing: Landing) -> Option<Landing> {
+        if self.all.iter().any(|before| before.meets(&landing)) {
+            return None;
+        }
+        let landing = Landing { number: self.all.len(), ..landing };
+        self.all.push(landing);
+        Some(landing)
     }
 }
 
@@ -640,8 +692,8 @@ impl Path {
     /// Where the payload of frames that are about to be received belongs, by the head of the first: for datapaths that place
     /// ([`Path::receive_run`] takes the heads afterwards). `len` are all bytes of the frames, `stride` those from one to the
     /// next. Says the slot, where in it the payloads begin, how many bytes they are, and the size of a head. A message that
-    /// was not known is given a slot. `None` if they are for no slot, or not for one alone. It may name bytes that it has named
-    /// before: see [`Landing::meets`].
+    /// was not known is given a slot. `None` if they are for no slot, or not for one alone, or for bytes that another landing of
+    /// the batch is for.
     pub fn place(
         &mut self,
         now: Duration,
@@ -649,6 +701,7 @@ impl Path {
         len: usize,
         stride: usize,
         store: &mut dyn Store,
+        batch: &mut Landings,
     ) -> Option<Landing> {
         let Head { header, message, part, place } = self.read_head(head)?;
         let (flow, head_bytes) = (message.flow, place.at);
@@ -667,7 +720,7 @@ impl Path {
             self.ticking |= incoming.needs_ticks();
         }
         let slot = self.unfinished.where_to(key, part.offset, bytes)?;
-        Some(Landing { slot, at: part.offset, bytes, head_bytes })
+        batch.add(Landing { slot, at: part.offset, bytes, head_bytes, number: 0, len, stride })
     }
 
     /// Whether [`Path::place`] is likely to have an answer: the last message that came was in parts.

@@ -9,7 +9,7 @@ use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::outflow::State;
-use crate::path::{End, Event, Landing, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
+use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
 use crate::transmit::Content;
 
 /// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
@@ -210,25 +210,23 @@ impl Path {
         Some(Head { header, message, part: part?, place })
     }
 
-    /// Takes frames whose payloads were received straight to a [`Landing`]: `heads` are their heads, one after the other,
-    /// `stride` and `len` as [`Path::place`] was told. Only the first head was certain; frames that turn out not to belong
-    /// where they lie (others came between, or one is missing) are put together and returned: each is then to be given to
-    /// [`Path::receive`]. Events must not be handled in between, for they may give the slot away.
-    #[must_use]
+    /// Takes frames whose payloads were received straight to a [`Landing`](crate::Landing) of this path, by its number: `heads` are their
+    /// heads, one after the other. Only the first head was certain; frames that turn out not to belong where they lie (others came
+    /// between, or one is missing) are put together and come out of [`Landings::finish`]. Events must not be handled before that, for
+    /// they may give slots away.
     pub fn receive_run(
         &mut self,
         now: Duration,
         heads: &[u8],
-        landing: &Landing,
-        stride: usize,
-        len: usize,
+        number: usize,
+        batch: &mut Landings,
         store: &mut dyn Store,
-    ) -> Vec<Vec<u8>> {
-        let (head_bytes, mut strays) = (landing.head_bytes.max(1), Vec::new());
+    ) {
+        let Some(landing) = batch.get(number) else { return };
         let (mut at, mut run) = (landing.at, None::<Run>);
-        for (n, bytes) in heads.chunks(head_bytes).enumerate() {
-            let frame = len.saturating_sub(n * stride).min(stride);
-            let size = u32::try_from(frame.saturating_sub(head_bytes)).unwrap_or(0);
+        for (n, bytes) in heads.chunks(landing.head_bytes.max(1)).enumerate() {
+            let frame = landing.len.saturating_sub(n * landing.stride).min(landing.stride);
+            let size = u32::try_from(frame.saturating_sub(landing.head_bytes)).unwrap_or(0);
             let head = self.read_head(bytes).filter(|head| head.is_alone(bytes.len(), at, size));
             // What follows is known by the head alone; what begins has to be looked up.
             let follows = |run: &mut Run| head.as_ref().is_some_and(|head| run.takes(head, size));
@@ -238,14 +236,12 @@ impl Path {
                 if run.is_none() {
                     let mut stray = bytes.to_vec();
                     store.copy_out(landing.slot, at, size, &mut stray);
-                    strays.push(stray);
+                    batch.strayed(number, stray);
                 }
             }
             at = at.saturating_add(size);
         }
         run.into_iter().for_each(|run| self.book(now, &run, store));
-        // None of them is taken before all were put together: taking one may write over another.
-        strays
     }
 
     /// The run that begins with a frame; `None` if its payload does not belong to that slot.

@@ -32,7 +32,15 @@ fn sizes(random: &mut Random, count: u64) -> VecDeque<u32> {
 
 fn weather(random: &mut Random) -> Weather {
     let mut some = |most: u64| if random.percent(60) { random.below(most) } else { 0 };
-    Weather { lose: some(25), repeat: some(20), delay: some(20), change: some(10), cut: some(30), kill: some(30) }
+    Weather {
+        lose: some(25),
+        repeat: some(20),
+        delay: some(20),
+        change: some(10),
+        mix: 0,
+        cut: some(30),
+        kill: some(30),
+    }
 }
 
 fn config(random: &mut Random, change: bool) -> Config {
@@ -157,7 +165,7 @@ fn payloads_that_were_placed_too_early_are_put_right() {
     let (mut placed, mut strays) = (0, 0);
     for seed in seeds(100) {
         let mut random = Random(seed ^ 0xacce);
-        let weather = Weather { lose: 5, repeat: 5, ..Weather::default() };
+        let weather = Weather { lose: 5, repeat: 5, mix: [0, 20][seed as usize % 2], ..Weather::default() };
         let config = Config { dedicated: true, ..Config::default() };
         let mut world = World::new(config, random.next(), weather);
         for n in 0..3u128 {

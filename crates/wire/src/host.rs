@@ -16,7 +16,7 @@ pub const CONTROL: (u32, u64) = (0, 0);
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ToHost {
     /// What is said.
-    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub body: Option<to_host::Body>,
 }
 
@@ -49,6 +49,9 @@ pub mod to_host {
         /// A sink of the receiver's host is refused.
         #[prost(message, tag = "8")]
         Refused(super::Refused),
+        /// Of a source that was announced by [`super::Source`] no flow is left.
+        #[prost(message, tag = "9")]
+        Ended(super::Ended),
     }
 }
 
@@ -167,6 +170,15 @@ pub struct Source {
     /// for.
     #[prost(bool, tag = "8")]
     pub gone: bool,
+}
+
+/// The flows of a source have all ended at its host, and it has not heard that each of them was accepted: the receiver may never have
+/// seen the opening of one, which will not come any more. [`Source`] begins again.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ended {
+    /// The source.
+    #[prost(bytes = "vec", tag = "1")]
+    pub epoch: Vec<u8>,
 }
 
 /// A sink of the sender's host is attached to a source; or, from the source's host, the number under which it joins. The other end

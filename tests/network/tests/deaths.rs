@@ -159,6 +159,40 @@ fn a_reliable_stream_goes_on_after_a_silence() {
 }
 
 #[test]
+fn a_reliable_sink_that_closed_in_a_silence_is_gone_when_its_host_is_heard_again() {
+    let _watchdog = Watchdog::start("closed in a silence", TEST);
+    let addresses = free_addresses(2);
+    let [one, two] = [0, 1].map(|at| {
+        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
+        // Nobody waits for as long.
+        config.network.as_mut().unwrap().patience_ms = 600_000;
+        Process::start(PROGRAM, None, &config)
+    });
+    let (a, b, c) = (one.session("source"), two.session("closes"), two.session("stays"));
+    let sinks = [&b, &c].map(|session| session.stream(reliable()).unwrap().sink("c").unwrap());
+    let stream = a.stream(reliable()).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    two.hold();
+    for _ in 0..20 {
+        source.send(&[1; 100]).unwrap();
+    }
+    let losses = || status(&a)["network"]["hosts"][0]["losses"].as_u64();
+    assert!(within(Duration::from_secs(3), || losses() == Some(1)), "{}", law(&a));
+    let [closes, stays] = sinks;
+    drop(closes);
+    b.close();
+    assert_eq!(source.sinks(), 2, "nobody knows yet");
+    two.go_on();
+    for i in 0..20 {
+        stays.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {i}: {e}; {}", law(&a)));
+    }
+    assert!(within(Duration::from_secs(10), || source.sinks() == 1), "{}", law(&a));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
+}
+
+#[test]
 fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
     let _watchdog = Watchdog::start("restart", TEST);
     let [one, mut two] = two(PROGRAM);

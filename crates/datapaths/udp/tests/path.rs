@@ -8,7 +8,7 @@ use insane_datapath::batch::{Landing, Peeked, Place, RxBatch, TxBatch};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
-use insane_transport::{Config, Counts, Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
+use insane_transport::{Config, Counts, Event, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Store};
 
 struct Sources<'m>(&'m [Vec<u8>]);
 
@@ -48,7 +48,7 @@ struct Placer<'a> {
     path: &'a mut Path,
     slots: &'a mut Slots,
     now: Duration,
-    landings: Vec<insane_transport::Landing>,
+    landings: Landings,
 }
 
 impl Place for Placer<'_> {
@@ -57,15 +57,15 @@ impl Place for Placer<'_> {
     }
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
-        let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.slots)?;
-        if self.landings.iter().any(|before| before.meets(&landing)) {
-            return None;
-        }
+        let landing =
+            self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.slots, &mut self.landings)?;
         let memory = self.slots.used.get_mut(&landing.slot)?;
-        self.landings.push(landing);
         let (from, to) = (landing.at as usize, (landing.at + landing.bytes) as usize);
-        let token = self.landings.len() as u64 - 1;
-        Some(Landing { memory: memory.get_mut(from..to)?, head_bytes: landing.head_bytes, token })
+        Some(Landing {
+            memory: memory.get_mut(from..to)?,
+            head_bytes: landing.head_bytes,
+            token: landing.number as u64,
+        })
     }
 }
 
@@ -110,18 +110,18 @@ impl End {
     }
 
     fn take(&mut self, now: Duration) {
-        let mut place = Placer { path: &mut self.path, slots: &mut self.slots, now, landings: Vec::new() };
+        let mut place = Placer { path: &mut self.path, slots: &mut self.slots, now, landings: Landings::default() };
         self.udp.receive(&mut self.rx, Some(&mut place));
-        let landings = place.landings;
+        let mut landings = place.landings;
         for landed in core::mem::take(&mut self.rx.landed) {
-            let (heads, landing) = (&self.rx.heads[landed.heads.clone()], &landings[landed.token as usize]);
-            let strays = self.path.receive_run(now, heads, landing, landed.stride, landed.len, &mut self.slots);
-            for stray in strays {
-                self.path.receive(now, &stray, 0, &mut self.slots);
-                self.events(&stray);
-            }
-            self.events(&[]);
+            let heads = &self.rx.heads[landed.heads.clone()];
+            self.path.receive_run(now, heads, landed.token as usize, &mut landings, &mut self.slots);
         }
+        for stray in landings.finish() {
+            self.path.receive(now, &stray.frame, 0, &mut self.slots);
+            self.events(&stray.frame);
+        }
+        self.events(&[]);
         for taken in core::mem::take(&mut self.rx.taken) {
             for frame in taken.frames() {
                 // Best effort or in order, so no frame is kept for later.

@@ -60,12 +60,21 @@ struct Known {
     goes: Option<Duration>,
 }
 
+/// Which of a host's runtimes spoke last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spoke {
+    run: Option<[u8; 16]>,
+    /// It had spoken in the connection before, too.
+    again: bool,
+}
+
 /// Each host tells every other what it has, over the control flows.
 #[derive(Debug)]
 pub(crate) struct Told {
     own: BTreeMap<SinkId, host::Announce>,
     hosts: Vec<BTreeMap<SinkId, Known>>,
     connected: Vec<bool>,
+    spoke: Vec<Spoke>,
     outgoing: VecDeque<(usize, to_host::Body)>,
     changes: VecDeque<Change>,
     patience: Duration,
@@ -78,6 +87,7 @@ impl Told {
             own: BTreeMap::new(),
             hosts: (0..hosts).map(|_| BTreeMap::new()).collect(),
             connected: vec![false; hosts],
+            spoke: vec![Spoke::default(); hosts],
             outgoing: VecDeque::new(),
             changes: VecDeque::new(),
             patience,
@@ -87,6 +97,16 @@ impl Told {
     fn tell_all(&mut self, body: &to_host::Body) {
         let connected = self.connected.iter().enumerate().filter(|(_, c)| **c);
         self.outgoing.extend(connected.map(|(host, _)| (host, body.clone())));
+    }
+
+    /// A host has named all of its sinks. A runtime that lived on knows them all, so the others were closed meanwhile. One that began
+    /// anew does not: their sessions may be about to come back to it.
+    fn all_named(&mut self, host: usize) {
+        if !self.spoke[host].again {
+            return;
+        }
+        let gone: Vec<SinkId> = self.hosts[host].iter().filter(|(_, k)| k.goes.is_some()).map(|(s, _)| *s).collect();
+        gone.into_iter().for_each(|sink| self.remove(host, sink));
     }
 
     fn remove(&mut self, host: usize, sink: SinkId) {
@@ -125,6 +145,7 @@ impl Directory for Told {
     fn host_added(&mut self) {
         self.hosts.push(BTreeMap::new());
         self.connected.push(false);
+        self.spoke.push(Spoke::default());
     }
 
     fn knows(&self, host: usize) -> bool {
@@ -147,7 +168,12 @@ impl Directory for Told {
 
     fn heard(&mut self, host: usize, body: &to_host::Body, now: Duration) {
         match body {
-            to_host::Body::Hello(_) => self.unsettle(host, now),
+            to_host::Body::Hello(hello) => {
+                let run = <[u8; 16]>::try_from(&hello.run[..]).ok();
+                self.spoke[host] = Spoke { run, again: run.is_some() && run == self.spoke[host].run };
+                self.unsettle(host, now);
+            }
+            to_host::Body::Snapshot(_) => self.all_named(host),
             to_host::Body::Announce(announced) => {
                 let Some(sink) = SinkId::from_bytes(&announced.sink) else { return };
                 let elsewhere = self.own.contains_key(&sink)
@@ -246,5 +272,34 @@ mod tests {
         directory.lost(0, now);
         directory.on_time(now + Duration::from_secs(6));
         assert_eq!(directory.change(), Some(removed(&reliable)));
+    }
+
+    #[test]
+    fn a_sink_that_closed_while_its_host_was_lost_goes_when_that_has_named_all_and_not_with_another_runtime() {
+        let (patience, now) = (Duration::from_secs(5), Duration::from_secs(100));
+        let hello = |run: u8| to_host::Body::Hello(host::Hello { run: vec![run; 16], ..host::Hello::default() });
+        let snapshot = to_host::Body::Snapshot(host::Snapshot {});
+        for same in [true, false] {
+            let mut directory = Told::new(1, patience);
+            let (stays, closes) = (announce(true), announce(true));
+            let said = [&stays, &closes].map(|sink| to_host::Body::Announce(sink.clone()));
+            for body in [&hello(1), &said[0], &said[1], &snapshot] {
+                directory.heard(0, body, now);
+            }
+            assert_eq!(std::iter::from_fn(|| directory.change()).count(), 2);
+            directory.lost(0, now);
+            for body in [&hello(if same { 1 } else { 2 }), &said[0]] {
+                directory.heard(0, body, now);
+            }
+            assert_eq!(directory.change(), None, "it may still be named");
+            directory.heard(0, &snapshot, now);
+            let gone = Change::Removed { host: 0, sink: SinkId::from_bytes(&closes.sink).unwrap() };
+            assert_eq!(directory.change(), same.then(|| gone.clone()));
+            // Its session may come back to the other runtime for so long.
+            assert_eq!(directory.on_time(now), (!same).then(|| now + patience));
+            directory.on_time(now + patience);
+            assert_eq!(directory.change(), (!same).then_some(gone));
+            assert_eq!((directory.change(), directory.hosts[0].len()), (None, 1));
+        }
     }
 }

@@ -25,7 +25,10 @@ use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// After how long a session whose socket had no room is tried again: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(128));
 
 /// Why a session loses its pair.
 pub(crate) type Refusal = String;
@@ -51,6 +54,8 @@ pub(crate) struct Pair {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: SessionId,
     unsent: Outbox,
+    /// When what waits is tried again, and after which wait that is.
+    again: Option<(Duration, Duration)>,
     outgoing: HashMap<u32, usize>,
     incoming: HashMap<u32, usize>,
     next_link: u32,
@@ -95,9 +100,25 @@ impl Pair {
         }
     }
 
-    /// Sends what waits; whether all went.
-    pub(crate) fn flush(&mut self) -> bool {
-        self.unsent.flush(self.socket.as_fd())
+    /// Sends what waits, as far as there is room: the session has said something, so it may have read.
+    pub(crate) fn flush(&mut self) {
+        self.unsent.flush(self.socket.as_fd());
+        self.again = None;
+    }
+
+    /// Sends what waits if it is time to, and says when to try again. A session that has read says nothing of it, and a full socket is
+    /// not all that can be in the way (descriptors under way are limited, too): it is looked at less and less often while nothing
+    /// goes.
+    fn retry(&mut self, now: Duration) -> Option<Duration> {
+        let before = self.unsent.waiting();
+        if before == 0 || self.again.is_some_and(|(at, _)| now < at) {
+            return self.again.map(|(at, _)| at).filter(|_| before > 0);
+        }
+        let all = self.unsent.flush(self.socket.as_fd());
+        let last = self.again.map(|(_, wait)| wait).filter(|_| self.unsent.waiting() == before);
+        let wait = last.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
+        self.again = (!all).then_some((now + wait, wait));
+        self.again.map(|(at, _)| at)
     }
 }
 
@@ -166,6 +187,7 @@ impl Domain {
             socket: fd,
             peer,
             unsent: Outbox::default(),
+            again: None,
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             next_link: 1,
@@ -174,9 +196,9 @@ impl Domain {
         Some(place(&mut self.pairs, new))
     }
 
-    /// Sends sessions what their sockets had no room for; whether all went.
-    pub(crate) fn flush_pairs(&mut self) -> bool {
-        self.pairs.iter_mut().flatten().map(Pair::flush).filter(|all| !all).count() == 0
+    /// Sends sessions what their sockets had no room for; when to come back for what they still have none for.
+    pub(crate) fn flush_pairs(&mut self, now: Duration) -> Option<Duration> {
+        self.pairs.iter_mut().flatten().filter_map(|pair| pair.retry(now)).min()
     }
 
     /// Takes what a session has said. `Err`: the pair is to be ended.

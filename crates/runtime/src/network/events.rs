@@ -265,7 +265,7 @@ impl Hub {
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
                 Event::Closed { flow, counts } => {
-                    let gone = self.hosts[host].flow_closed(id(flow), counts);
+                    let gone = self.hosts[host].flow_closed(id(flow), counts, &mut self.underway);
                     gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
                 }
                 _ => {}

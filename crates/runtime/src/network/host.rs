@@ -11,7 +11,7 @@ use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
 use insane_wire::encode;
-use insane_wire::host::{CONTROL, Report, ToHost, to_host::Body};
+use insane_wire::host::{self as wire, CONTROL, Report, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use insane_wire::keyed::{Key, Keyed};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -51,6 +51,8 @@ pub(crate) struct OutFlow {
     pub(crate) word: Option<u64>,
     /// The other host has accepted it, in this connection of its path.
     pub(crate) accepted: bool,
+    /// Another of its source's ended without being accepted: the other host may still wait for that.
+    unheard: bool,
     /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
     /// go of them, ends here.
     pub(crate) lost: bool,
@@ -346,6 +348,7 @@ impl Host {
             behind: false,
             word: None,
             accepted: false,
+            unheard: false,
             lost: false,
         };
         let at = place(&mut self.flows, flow);
@@ -394,13 +397,14 @@ impl Host {
     }
 
     /// The path has ended a flow. Returns what is no longer under way.
-    pub(crate) fn flow_closed(&mut self, number: FlowId, counts: Counts) -> Vec<u64> {
+    pub(crate) fn flow_closed(&mut self, number: FlowId, counts: Counts, underway: &mut Underway) -> Vec<u64> {
         let Some(at) = self.by_number.remove(&number) else { return Vec::new() };
         self.settle(at, Some(counts));
         self.forget_epoch(at);
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
         self.succeed(&flow);
+        self.note_unheard(&flow, underway);
         self.goes_on |= flow.heir.is_some();
         // The path's counts do not have what it did not take.
         let left = flow.backlog.iter().map(Outgoing::messages).sum();
@@ -408,6 +412,18 @@ impl Host {
             self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, left));
         }
         flow.backlog.iter().map(|next| next.token).collect()
+    }
+
+    /// A flow has ended. If the other host has not accepted it, it may know of it by word only, and would wait for it: once the source
+    /// has no other, it is told.
+    fn note_unheard(&mut self, flow: &OutFlow, underway: &mut Underway) {
+        if flow.accepted && !flow.unheard {
+            return;
+        }
+        match self.flows.iter_mut().flatten().find(|other| other.epoch == flow.epoch) {
+            Some(other) => other.unheard = true,
+            None => self.say(Body::Ended(wire::Ended { epoch: flow.epoch.to_bytes() }), underway),
+        }
     }
 
     /// Gives a message to a flow, by way of the scheduler. `Err`: it was not taken, and why it ends for the flow's sinks.
@@ -555,7 +571,8 @@ mod tests {
     use crate::network::hub::Memory;
     use insane_shm::counters::{Counters, bytes};
     use insane_shm::memory::Heap;
-    use insane_transport::{Event, LostReason};
+    use insane_transport::{Event, Lies, LostReason};
+    use insane_wire::decode;
     use std::sync::Arc;
 
     const EPOCH: Epoch = Epoch(7);
@@ -568,6 +585,9 @@ mod tests {
         underway: Underway,
         peer: Path,
         cells: Cells,
+        /// The control flow as the other end knows it, and what came over it.
+        control: Option<u32>,
+        words: Vec<Body>,
     }
 
     impl Rig {
@@ -582,6 +602,8 @@ mod tests {
                 underway: Underway::default(),
                 peer: Self::runtime(2),
                 cells: Cells::new(counters),
+                control: None,
+                words: Vec::new(),
             }
         }
 
@@ -595,13 +617,13 @@ mod tests {
             let (mut requested, mut lost, none) = (0, Vec::new(), Keyed::with_hasher(Key::new(1)));
             for _ in 0..200 {
                 self.now += Duration::from_millis(1);
-                let (mut there, mut here) = (Vec::new(), Vec::new());
+                let (mut there, mut here, mut sent) = (Vec::new(), Vec::new(), Vec::new());
                 let mut sources = Sources { underway: &self.underway, domains: &[] };
                 while self.host.lanes.path(HOME).unwrap().transmit(self.now, &mut there, &mut sources).is_some() {
                     self.peer.receive(
                         self.now,
                         &there,
-                        0,
+                        sent.len() as u64,
                         &mut Memory {
                             domains: &mut [],
                             incoming: &none,
@@ -611,7 +633,7 @@ mod tests {
                             loan: None,
                         },
                     );
-                    there.clear();
+                    sent.push(std::mem::take(&mut there));
                 }
                 while self.peer.transmit(self.now, &mut here, &mut sources).is_some() {
                     self.host.lanes.path(HOME).unwrap().receive(
@@ -629,20 +651,20 @@ mod tests {
                     );
                     here.clear();
                 }
-                while let Some(event) = self.peer.event() {
-                    if let Event::Requested { open, .. } = event {
-                        requested += 1;
-                        self.peer.accept(open.flow, 0);
-                    }
-                }
+                requested += self.peer_events(&sent);
                 while let Some((lane, event)) = self.host.lanes.event() {
                     match event {
                         Event::Lost(reason) => {
                             lost.push(reason);
                             self.host.lose_flows();
                         }
+                        Event::Accepted { flow } => {
+                            let at = self.host.by_number.get(&FlowId { lane, number: flow }).copied();
+                            at.and_then(|at| self.host.flows[at].as_mut()).into_iter().for_each(|f| f.accepted = true);
+                        }
                         Event::Closed { flow, counts } => {
-                            drop(self.host.flow_closed(FlowId { lane, number: flow }, counts))
+                            let flow = FlowId { lane, number: flow };
+                            self.host.flow_closed(flow, counts, &mut self.underway);
                         }
                         _ => {}
                     }
@@ -652,6 +674,40 @@ mod tests {
                 }
             }
             (requested, lost)
+        }
+
+        /// The other end accepts every flow; how many came with these frames. What comes over the control flow is kept.
+        fn peer_events(&mut self, frames: &[Vec<u8>]) -> usize {
+            let mut requested = 0;
+            while let Some(event) = self.peer.event() {
+                match event {
+                    Event::Requested { domain, open } => {
+                        requested += 1;
+                        self.peer.accept(open.flow, 0);
+                        self.control = self.control.or(((domain, open.channel) == CONTROL).then_some(open.flow));
+                    }
+                    Event::Message { flow, lies: Lies::Frame { token, at, len }, .. } if self.control == Some(flow) => {
+                        let word = &frames[token as usize][at..at + len];
+                        self.words.extend(decode::<ToHost>(word).unwrap().body);
+                    }
+                    _ => {}
+                }
+            }
+            requested
+        }
+
+        /// What was said since the last time of sources: whether it was their end.
+        fn said(&mut self) -> Vec<bool> {
+            let words = std::mem::take(&mut self.words).into_iter();
+            let about = words.filter_map(|word| match word {
+                Body::Source(_) => Some(false),
+                Body::Ended(ended) => {
+                    assert_eq!(ended.epoch, EPOCH.to_bytes());
+                    Some(true)
+                }
+                _ => None,
+            });
+            about.collect()
         }
 
         /// A flow with one sink; their places.
@@ -701,5 +757,33 @@ mod tests {
         assert!(rig.host.flows[old.0].is_none());
         assert_eq!(rig.host.by_epoch.get(&EPOCH), Some(&new.0));
         assert_eq!((rig.give(new), rig.talk(None).0), (None, 1));
+    }
+
+    #[test]
+    fn a_host_is_told_of_the_end_of_a_flow_whose_opening_it_may_not_have_seen() {
+        let mut rig = Rig::new();
+        rig.talk(None);
+        rig.host.begin_control(Epoch(1));
+        rig.talk(None);
+        // Accepted before it ends: the other end sees that by itself.
+        let (flow, _) = rig.open();
+        assert_eq!(rig.talk(None).0, 1);
+        rig.host.close_flow(flow);
+        rig.talk(None);
+        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false], 0));
+        // Its opening has not left.
+        let (flow, _) = rig.open();
+        rig.host.close_flow(flow);
+        assert_eq!(rig.talk(None).0, 0);
+        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false, true], 0));
+        // Its source goes on by another, and ends with that.
+        let (flow, _) = rig.open();
+        rig.host.close_flow(flow);
+        let (next, _) = rig.open();
+        assert_eq!(rig.talk(None).0, 1);
+        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false, false], 1));
+        rig.host.close_flow(next);
+        rig.talk(None);
+        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![true], 0));
     }
 }

@@ -21,7 +21,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_transport::{End, Path, Store};
+use insane_transport::{End, Landings, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
@@ -40,6 +40,9 @@ const TRANSMIT_FRAMES: usize = 256;
 
 /// How often, while it is busy, the thread looks for what would have woken it.
 const GLANCE: Duration = Duration::from_micros(200);
+
+/// A look so soon after the one before, which had something to do, finds no frames if that one took the last.
+const AT_ONCE: Duration = Duration::from_micros(10);
 
 /// How often it looks whether sinks whose turn has not come can have it.
 const LATER: Duration = Duration::from_millis(5);
@@ -107,8 +110,8 @@ pub(crate) struct Hub {
     next_frame: u64,
     /// Bytes that were received since others were last offered this core.
     received: usize,
-    /// There were no more frames to receive a moment ago: the next look, if it is at once, does not ask for them again.
-    drained: bool,
+    /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
+    drained: Option<Duration>,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -197,7 +200,7 @@ impl Hub {
             requests: Requests::default(),
             next_frame: 0,
             received: 0,
-            drained: false,
+            drained: None,
             coming: 0,
             hosts,
             by_address,
@@ -249,7 +252,7 @@ impl Hub {
                 }
                 continue;
             }
-            self.drained = false;
+            self.drained = None;
             if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
@@ -287,7 +290,8 @@ impl Hub {
         // First what the one who had the core until now may have left.
         busy |= self.take_from_links(now);
         busy |= self.transmit(now);
-        busy |= !std::mem::take(&mut self.drained) && self.receive(now);
+        let drained = self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE);
+        busy |= !drained && self.receive(now);
         busy |= self.tend(now);
         if now >= self.chores_at {
             (self.chores_at, self.chores_due) = (now + CHORES, false);
@@ -338,7 +342,7 @@ impl Hub {
             host.sweep(&mut self.domains);
         }
         self.tell_reports(now);
-        self.chores_due |= !self.flush_pairs();
+        self.flush_pairs(now);
         if self.directory_at.is_none_or(|at| at <= now) {
             self.directory_at = self.directory.on_time(now);
         }
@@ -354,9 +358,9 @@ impl Hub {
         }
     }
 
-    /// Sends sessions what their sockets had no room for; whether all went.
-    fn flush_pairs(&mut self) -> bool {
-        self.domains.iter_mut().map(Domain::flush_pairs).filter(|all| !all).count() == 0
+    /// Sends sessions what their sockets had no room for; when to come back for what they still have none for.
+    fn flush_pairs(&mut self, now: Duration) -> Option<Duration> {
+        self.domains.iter_mut().filter_map(|domain| domain.flush_pairs(now)).min()
     }
 
     /// Receives what is there, a bounded number of pieces from each datapath.
@@ -372,41 +376,24 @@ impl Hub {
             busy |= report.frames > 0;
             more |= report.more;
         }
-        self.drained = !more;
+        self.drained = (!more).then_some(now);
         busy
     }
 
     fn receive_by(&mut self, port: usize, now: Duration) -> RxReport {
         let Self { hosts, domains, ports, by_address, .. } = self;
-        let Port { datapath, rx, loans, most_lent, copies, .. } = &mut ports[port];
+        let Port { datapath, rx, landings, owners, loans, most_lent, copies, .. } = &mut ports[port];
         if *most_lent > 0 {
             loans.returned(&mut rx.back);
             let room = loans.out().saturating_add(rx.limit as u32) <= *most_lent;
             rx.lend = room && domains.iter().any(Domain::wants_scattered);
         }
-        let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings: Vec::new() };
+        owners.clear();
+        let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings, owners };
         let report = datapath.receive(rx, Some(&mut placer));
-        let landings = placer.landings;
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        for landed in std::mem::take(&mut rx.landed) {
-            let Some((host, landing)) = usize::try_from(landed.token).ok().and_then(|at| landings.get(at)) else {
-                continue;
-            };
-            let strays = {
-                let heads = &self.ports[port].rx.heads[landed.heads.clone()];
-                let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[*host];
-                let control = *control_in;
-                let domains = &mut self.domains;
-                let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
-                let Some(path) = lanes.path(port) else { continue };
-                path.receive_run(now, heads, landing, landed.stride, landed.len, &mut store)
-            };
-            for stray in strays {
-                self.frame(now, (*host, port), &stray, None);
-            }
-            self.events(*host, now, None);
-        }
+        self.receive_landed(port, now);
         let taken = std::mem::take(&mut self.ports[port].rx.taken);
         self.coming = taken.iter().map(|taken| taken.frames().len()).sum();
         for taken in taken {
@@ -435,6 +422,31 @@ impl Hub {
             self.polled_at = Some(now);
         }
         report
+    }
+
+    /// Takes what was received straight to where it belongs, and what strayed.
+    fn receive_landed(&mut self, port: usize, now: Duration) {
+        let Self { hosts, domains, ports, .. } = self;
+        let Port { rx, landings, owners, .. } = &mut ports[port];
+        for landed in rx.landed.drain(..) {
+            let Ok(number) = usize::try_from(landed.token) else { continue };
+            let Some(host) = owners.get(number) else { continue };
+            let Host { lanes, incoming, control_in, long_words, .. } = &mut hosts[*host];
+            let control = *control_in;
+            let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
+            let Some(path) = lanes.path(port) else { continue };
+            path.receive_run(now, &rx.heads[landed.heads], number, landings, &mut store);
+        }
+        for stray in landings.finish() {
+            let host = self.ports[port].owners[stray.number];
+            self.frame(now, (host, port), &stray.frame, None);
+        }
+        let mut owners = std::mem::take(&mut self.ports[port].owners);
+        owners.dedup();
+        for host in owners.drain(..) {
+            self.events(host, now, None);
+        }
+        self.ports[port].owners = owners;
     }
 
     /// Takes a frame, which may be lent.
@@ -544,8 +556,8 @@ impl Hub {
         }
     }
 
-    /// Sleeps until something happens or is due. Returns whether something happened.
-    fn sleep(&mut self, now: Duration) -> bool {
+    /// How long nothing is due.
+    pub(crate) fn idle_for(&mut self, now: Duration) -> Duration {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
@@ -554,8 +566,7 @@ impl Hub {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);
-        // A session that has read says nothing of it.
-        self.chores_due |= !self.flush_pairs();
+        self.flush_pairs(now).into_iter().for_each(&mut until);
         if self.chores_due {
             until(self.chores_at);
         }
@@ -573,6 +584,12 @@ impl Hub {
         if self.ports.iter().any(|port| !port.tx.is_done()) {
             until(now + Duration::from_micros(100));
         }
+        timeout
+    }
+
+    /// Sleeps until something happens or is due. Returns whether something happened.
+    fn sleep(&mut self, now: Duration) -> bool {
+        let mut timeout = self.idle_for(now);
         if timeout.is_zero() || self.hosts.iter().any(|host| host.goes_on) {
             return false;
         }
@@ -735,7 +752,9 @@ struct Placer<'a> {
     port: usize,
     copies: bool,
     now: Duration,
-    landings: Vec<(usize, insane_transport::Landing)>,
+    landings: &'a mut Landings,
+    /// Whose they are, by their numbers.
+    owners: &'a mut Vec<usize>,
 }
 
 impl Place for Placer<'_> {
@@ -748,18 +767,15 @@ impl Place for Placer<'_> {
         let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
         let (lane, control) = (self.port, *control_in);
         let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
-        let landing = lanes.path(self.port)?.place(self.now, peeked.head, peeked.len, peeked.stride, &mut store)?;
-        if self.landings.iter().any(|(_, before)| before.meets(&landing)) {
-            return None;
-        }
+        let Peeked { head, len, stride, .. } = peeked;
+        let landing = lanes.path(self.port)?.place(self.now, head, len, stride, &mut store, self.landings)?;
+        self.owners.push(at);
         let (domain, slot) = slot_of(landing.slot);
         let domain = self.domains.get_mut(domain)?;
         if self.copies {
             domain.note_copy(slot);
         }
         let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
-        self.landings.push((at, landing));
-        let token = self.landings.len() as u64 - 1;
-        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token })
+        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }

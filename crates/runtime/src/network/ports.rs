@@ -15,6 +15,7 @@ use insane_datapath_plugin::{Plugin, PluginDatapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
+use insane_transport::Landings;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,6 +67,9 @@ pub(crate) struct Port {
     /// By which it is captured.
     pub(crate) tap: Control,
     pub(crate) rx: RxBatch,
+    /// Where some of that lands, and the host of each landing, by its number.
+    pub(crate) landings: Landings,
+    pub(crate) owners: Vec<usize>,
     pub(crate) tx: TxBatch<'static>,
     /// Received frames that it lends, and the most of them.
     pub(crate) loans: Loans,
@@ -127,8 +131,10 @@ impl Port {
         let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
         let most_lent = datapath.lends().iter().map(|memory| memory.most).sum();
         let rx = RxBatch { free, limit, ..RxBatch::default() };
+        let (landings, owners) = (Landings::default(), Vec::new());
         let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
-        Self { kind, datapath, tap, rx, tx, loans, most_lent, copies, polled: false, looks: Looks::default() }
+        let looks = Looks::default();
+        Self { kind, datapath, tap, rx, landings, owners, tx, loans, most_lent, copies, polled: false, looks }
     }
 }
 

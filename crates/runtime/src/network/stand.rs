@@ -692,15 +692,7 @@ mod tests {
                 stand.sink(number, [sink; 16], 5, true);
             }
             stand.say(&source(1, 4, 5));
-            stand.ends.sort_by_key(|(conn, _)| *conn);
-            let entries = Config::default().quota.link_entries;
-            let ends = std::mem::take(&mut stand.ends).into_iter();
-            let mut players: Vec<Player> = ends.map(|(_, socket)| Player::new(socket, entries)).collect();
-            for _ in 0..4 {
-                players.iter_mut().for_each(Player::read);
-                players.iter_mut().for_each(Player::accept);
-                stand.pass(Duration::from_millis(10));
-            }
+            let mut players = attached(&mut stand);
             stand.open("default", u128::from_le_bytes([4; 16]), 5, true);
             // The host says of one of the two that it has no number yet, and of the other nothing.
             let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 0, answer: true };
@@ -742,5 +734,106 @@ mod tests {
             stand.pass(Duration::from_millis(10));
         }
         assert!(arrived.iter().copied().eq(0..all), "{} of {all} came", arrived.len());
+    }
+
+    /// How often the thread would look at everything in so much time.
+    fn looks(stand: &mut Stand, time: Duration) -> usize {
+        let until = stand.now + time;
+        let mut looks = 0;
+        while stand.now < until {
+            // A wait of none is a look that takes some time.
+            stand.now += stand.hub.idle_for(stand.now).max(Duration::from_micros(1));
+            stand.hub.turn(stand.now);
+            looks += 1;
+            stand.host_turn();
+        }
+        looks
+    }
+
+    #[test]
+    fn a_session_that_does_not_read_is_looked_at_less_and_less_often() {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.say(&source(0, 4, 5));
+        stand.pass(Duration::from_secs(1));
+        let before = looks(&mut stand, Duration::from_secs(100));
+        let all = 2000;
+        let pair = stand.hub.domains[0].pairs.iter_mut().flatten().next().expect("a pair");
+        (0..all).for_each(|segment| pair.send(1, to_peer::Body::SegmentRemove(SegmentRef { segment }), &[]));
+        // Twice: the waits have grown then, and stay as they are.
+        for _ in 0..2 {
+            let more = looks(&mut stand, Duration::from_secs(100)).saturating_sub(before);
+            assert!((500..1000).contains(&more), "{more} looks more than {before}");
+        }
+        // It reads again: the wait that has begun is the last.
+        let mut arrived = 0;
+        for round in 0..100 {
+            while let Received::Message(..) = receive(stand.ends[0].1.as_fd(), MAX_CONTROL_BYTES).expect("a pair") {
+                arrived += 1;
+            }
+            looks(&mut stand, Duration::from_millis(if round == 0 { 150 } else { 5 }));
+        }
+        assert!(arrived > all, "{arrived} came");
+        assert!(looks(&mut stand, Duration::from_secs(100)) <= before + 10);
+    }
+
+    /// The sessions that have a link take it, and their sinks are attached.
+    fn attached(stand: &mut Stand) -> Vec<Player> {
+        stand.ends.sort_by_key(|(conn, _)| *conn);
+        let entries = Config::default().quota.link_entries;
+        let ends = std::mem::take(&mut stand.ends).into_iter();
+        let mut players: Vec<Player> = ends.map(|(_, socket)| Player::new(socket, entries)).collect();
+        for _ in 0..4 {
+            players.iter_mut().for_each(Player::read);
+            players.iter_mut().for_each(Player::accept);
+            stand.pass(Duration::from_millis(10));
+        }
+        players
+    }
+
+    #[test]
+    fn a_source_whose_flow_ends_before_its_opening_came_is_not_waited_for() {
+        let mut stand = Stand::new();
+        stand.say(&source(0, 4, 5));
+        // The opening never leaves.
+        let flow = stand.peer.open(FlowSpec { domain: 0, epoch: 4, channel: 5, reliable: false, first: 1 });
+        stand.peer.close(flow);
+        stand.pass(Duration::from_secs(1));
+        assert_eq!(stand.holds().sources, 1);
+        stand.say(&word(Body::Ended(wire::Ended { epoch: vec![4; 16] })));
+        stand.pass(Duration::from_secs(1));
+        assert_eq!((stand.holds(), stand.strays()), (Holds::default(), 0));
+    }
+
+    #[test]
+    fn a_flow_that_overtakes_the_words_about_it_and_the_one_before_ends_by_itself() {
+        // It is accepted before these words come, or waits for its sink until after them.
+        for accepted in [true, false] {
+            let mut stand = Stand::new();
+            stand.sink(0, [1; 16], 5, true);
+            stand.say(&source(0, 4, 5));
+            let mut players = attached(&mut stand);
+            let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 0, answer: true };
+            let ready = word(Body::Ready(ready));
+            if accepted {
+                stand.say(&ready);
+            }
+            // The one that was announced is never seen; this one is the next.
+            stand.open("default", u128::from_le_bytes([4; 16]), 5, false);
+            stand.say(&word(Body::Ended(wire::Ended { epoch: vec![4; 16] })));
+            stand.pass(Duration::from_millis(10));
+            stand.say(&source(0, 4, 5));
+            if !accepted {
+                stand.say(&ready);
+            }
+            stand.pass(Duration::from_secs(1));
+            assert_eq!((stand.holds().sources, stand.hub.hosts[0].incoming.len()), (1, 1), "{accepted}");
+            stand.close(0);
+            for _ in 0..4 {
+                players.iter_mut().for_each(Player::read);
+                stand.pass(Duration::from_secs(1));
+            }
+            assert_eq!((stand.holds().sources, stand.hub.hosts[0].incoming.len()), (0, 0), "{stand:?}");
+        }
     }
 }

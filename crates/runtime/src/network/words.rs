@@ -129,6 +129,7 @@ impl Hub {
                     }
                 }
             }
+            Body::Ended(ended) => self.source_ended(host, &ended.epoch),
             Body::Report(report) => self.hosts[host].reported(report),
             Body::Refused(refused) => {
                 if let Some(sink) = SinkId::from_bytes(&refused.sink) {
@@ -195,6 +196,25 @@ impl Hub {
         let source = domain.add_remote(remote);
         let (conn, about) = (domain.conn, about.clone());
         self.ask(Want::Source(source, epoch), |request| FromNetwork::OpenSource(conn, request, about));
+    }
+
+    /// A host has ended all flows of a source that it announced until now: those whose openings never came are not waited for.
+    fn source_ended(&mut self, host: usize, epoch: &[u8]) {
+        let one = &mut self.hosts[host];
+        one.postponed.retain(|about| about.epoch != epoch);
+        let Some(epoch) = Epoch::from_bytes(epoch) else { return };
+        for (at, domain) in self.domains.iter_mut().enumerate() {
+            for (source, remote) in domain.remotes.iter_mut().enumerate() {
+                let is_it = |r: &&mut Remote| r.epoch == epoch && r.host == host && !r.closing;
+                let Some(remote) = remote.as_mut().filter(is_it) else { continue };
+                // One that stands, or waits to be accepted, ends by itself: over a path that only the host knows to be lost, or it has
+                // overtaken the word by which it is announced.
+                let stands = one.incoming.values().any(|flow| (flow.domain, flow.source) == (at, source))
+                    || one.requested.contains_key(&epoch);
+                remote.flows = 0;
+                remote.ending |= !stands;
+            }
+        }
     }
 
     /// Accepts a flow once its source is known and a sink is attached.

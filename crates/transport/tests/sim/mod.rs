@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use insane_transport::{
-    Config, Counts, End, Event, Fit, FlowSpec, Gather, Lies, Outgoing, Path, Payloads, Rest, SendError, Store,
+    Config, Counts, End, Event, Fit, FlowSpec, Gather, Landings, Lies, Outgoing, Path, Payloads, Rest, SendError, Store,
 };
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_prefix};
 
@@ -39,6 +39,8 @@ pub(crate) struct Weather {
     pub(crate) lose: u64,
     pub(crate) repeat: u64,
     pub(crate) delay: u64,
+    /// How many change places with one of the seven before them that arrive at the same time.
+    pub(crate) mix: u64,
     pub(crate) change: u64,
     /// How often, in percent, the link is cut or a runtime killed, per 100 ms of the first two seconds.
     pub(crate) cut: u64,
@@ -462,17 +464,40 @@ impl Host {
     }
 
     /// Receives frames that came at one instant as a datapath with joined receive does, which places payloads by the head of
-    /// the first; says how many it took.
-    pub(crate) fn arrive_joined(&mut self, now: Duration, frames: &[Vec<u8>]) -> usize {
+    /// the first: up to four pieces, all of them before the path has any. Says how many frames it took.
+    pub(crate) fn arrive_joined(&mut self, now: Duration, frames: &[Vec<u8>], random: &mut Random) -> usize {
+        let (mut batch, mut pieces, mut at) = (Landings::default(), Vec::new(), 0);
+        let most = random.below(8).min(4) as usize;
+        while at < frames.len() && pieces.len() < most {
+            let longest = 1 + random.below(64) as usize;
+            let end = frames.len().min(at + longest);
+            let Some((count, piece)) = self.land(now, &frames[at..end], &mut batch) else { break };
+            pieces.push(piece);
+            at += count;
+        }
+        for (heads, number) in pieces {
+            self.path.receive_run(now, &heads, number, &mut batch, &mut self.memory);
+            self.placed += 1;
+        }
+        for stray in batch.finish() {
+            self.strays += 1;
+            self.arrive(now, stray.frame);
+        }
+        at
+    }
+
+    /// Receives the first piece of these frames to where it belongs; says how many frames those are, their heads, and the landing's
+    /// number.
+    fn land(&mut self, now: Duration, frames: &[Vec<u8>], batch: &mut Landings) -> Option<(usize, (Vec<u8>, usize))> {
         let stride = frames[0].len();
         let mut count = 1 + frames[1..].iter().take_while(|frame| frame.len() == stride).count();
         count += usize::from(frames.get(count).is_some_and(|frame| frame.len() < stride));
         let run = &frames[..count];
         let len = run.iter().map(Vec::len).sum();
         let head = &run[0][..stride.min(128)];
-        let Some(landing) = self.path.place(now, head, len, stride, &mut self.memory) else { return 0 };
+        let landing = self.path.place(now, head, len, stride, &mut self.memory, batch)?;
         if run[count - 1].len() < landing.head_bytes {
-            return 0;
+            return None;
         }
         let (mut heads, mut at) = (Vec::new(), landing.at);
         for frame in run {
@@ -482,12 +507,7 @@ impl Host {
             at += body.len() as u32;
         }
         assert_eq!(at, landing.at + landing.bytes);
-        for stray in self.path.receive_run(now, &heads, &landing, stride, len, &mut self.memory) {
-            self.strays += 1;
-            self.arrive(now, stray);
-        }
-        self.placed += 1;
-        count
+        Some((count, (heads, landing.number)))
     }
 
     pub(crate) fn balance(&self) {
@@ -609,10 +629,15 @@ impl World {
             let (to, frame) = entry.remove();
             came[to].push(frame);
         }
-        for (host, frames) in self.hosts.iter_mut().zip(came) {
+        for (host, mut frames) in self.hosts.iter_mut().zip(came) {
+            for later in 1..frames.len() {
+                if self.weather.mix > 0 && self.random.percent(self.weather.mix) {
+                    frames.swap(later, later.saturating_sub(1 + self.random.below(7) as usize));
+                }
+            }
             let mut at = 0;
             while at < frames.len() {
-                let joined = if self.random.percent(50) { host.arrive_joined(self.now, &frames[at..]) } else { 0 };
+                let joined = host.arrive_joined(self.now, &frames[at..], &mut self.random);
                 if joined == 0 {
                     host.arrive(self.now, frames[at].clone());
                 }

@@ -8,7 +8,7 @@ use insane_datapath::batch::{Landing, Peeked, Place, RxBatch, TxBatch};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
-use insane_transport::{Config, Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
+use insane_transport::{Config, Event, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Store};
 
 use crate::{Seen, Watch};
 
@@ -65,7 +65,7 @@ struct Placer<'a> {
     path: &'a mut Path,
     pool: &'a mut Pool,
     now: Duration,
-    landings: Vec<insane_transport::Landing>,
+    landings: &'a mut Landings,
 }
 
 impl Place for Placer<'_> {
@@ -74,15 +74,10 @@ impl Place for Placer<'_> {
     }
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
-        let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.pool)?;
-        if self.landings.iter().any(|before| before.meets(&landing)) {
-            return None;
-        }
+        let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.pool, self.landings)?;
         let slot = self.pool.used.get_mut(&landing.slot)?;
         let memory = slot.get_mut(landing.at as usize..(landing.at + landing.bytes) as usize)?;
-        self.landings.push(landing);
-        let token = self.landings.len() as u64 - 1;
-        Some(Landing { memory, head_bytes: landing.head_bytes, token })
+        Some(Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }
 
@@ -91,6 +86,7 @@ struct End {
     path: Path,
     pool: Pool,
     rx: RxBatch,
+    landings: Landings,
     start: Instant,
     peer: Address,
     seen: Seen,
@@ -117,7 +113,9 @@ pub(crate) fn run(here: SocketAddr, there: SocketAddr, size: usize, receive: boo
     let seen = Seen { messages: 0, bytes: 0, time: Duration::ZERO, lost: 0 };
     let path = Path::new(config, seed, Duration::ZERO);
     let pool = Pool::default();
-    let mut end = End { udp, path, pool, rx, start, peer, seen, watch: Watch::new(), released: 0, accepted: false };
+    let landings = Landings::default();
+    let mut end =
+        End { udp, path, pool, rx, landings, start, peer, seen, watch: Watch::new(), released: 0, accepted: false };
     let memory = vec![7u8; size];
     let mut batch = TxBatch::default();
     if receive {
@@ -175,19 +173,16 @@ impl End {
     /// Receives what is there.
     fn take(&mut self) {
         let now = self.now();
-        let landings = Vec::new();
-        let mut place = Placer { path: &mut self.path, pool: &mut self.pool, now, landings };
+        let mut place = Placer { path: &mut self.path, pool: &mut self.pool, now, landings: &mut self.landings };
         self.udp.receive(&mut self.rx, Some(&mut place));
-        let landings = place.landings;
         for landed in core::mem::take(&mut self.rx.landed) {
-            let landing = landings[landed.token as usize];
             let heads = &self.rx.heads[landed.heads.clone()];
-            let strays = self.path.receive_run(now, heads, &landing, landed.stride, landed.len, &mut self.pool);
-            for stray in strays {
-                self.path.receive(now, &stray, 0, &mut self.pool);
-            }
-            self.events();
+            self.path.receive_run(now, heads, landed.token as usize, &mut self.landings, &mut self.pool);
         }
+        for stray in self.landings.finish() {
+            self.path.receive(now, &stray.frame, 0, &mut self.pool);
+        }
+        self.events();
         for taken in core::mem::take(&mut self.rx.taken) {
             for frame in taken.frames() {
                 self.path.receive(now, frame, taken.slot.id(), &mut self.pool);
