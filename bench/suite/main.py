@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import added, cells, hosts, machine, plots, report, rows, systems
+from . import added, cells, hosts, machine, plots, profile, report, rows, systems
 from .bars import Judge
 from .measure import Bench, Outcome
 
@@ -45,9 +45,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--nice", type=int, default=0, help="priority of the measured processes, such as -20")
     parser.add_argument("--jobs", type=int, help="parallel build jobs")
     parser.add_argument("--no-build", action="store_true", help="use what is built")
+    parser.add_argument("--profile", action="store_true",
+                        help="afterwards INSANE's cells once more under perf: where the time goes (a few seconds each)")
     parser.add_argument("--no-plots", action="store_true", help="no CDF plots")
     parser.add_argument("--list", action="store_true", help="build, list what would be measured, and end")
     options = parser.parse_args(arguments)
+    reason = profile.why_not() if options.profile else None
+    if reason is not None:
+        parser.error(f"--profile: {reason}")
     options.only = _names(parser, "--only", options.only, cells.EXPERIMENTS + cells.DERIVED)
     options.placement = _names(parser, "--placement", options.placement, cells.PLACEMENTS)
     options.systems = _names(parser, "--systems", options.systems, known)
@@ -144,7 +149,9 @@ def main(arguments: list[str]) -> int:
             return 0
         os.sched_setaffinity(0, cores.orchestrator)
         seed = options.seed if options.seed is not None else time.time_ns() % 2**32
-        outcome = Bench(present, chosen, extent, cores, method, seed, options.nice, say, pair_of_hosts).run()
+        bench = Bench(present, chosen, extent, cores, method, seed, options.nice, say, pair_of_hosts)
+        outcome = bench.run()
+        profiles = profile.profile(chosen, bench.profiled, say) if options.profile else []
     facts["run"] = {
         "extent": extent.name, "seed": seed, "pair": list(cores.pair), "aux_core": cores.aux, "nice": options.nice,
         "rounds": outcome.rounds, "seconds": round(outcome.seconds, 1), "cells": len(chosen),
@@ -152,7 +159,7 @@ def main(arguments: list[str]) -> int:
     }
     facts["versions"] = {key: system.describe.get("version") for key, system in present.items()}
     facts["absent"], facts["notes"] = absent, notes + _failed_cells(outcome)
-    return _write(options, folder, facts, outcome, absent, seed, cores)
+    return _write(options, folder, facts, outcome, absent, seed, cores, profiles)
 
 
 def matching(chosen: list[cells.Cell], match: str | None) -> list[cells.Cell]:
@@ -182,7 +189,7 @@ def _own_cells(
 
 def _write(
     options: argparse.Namespace, folder: Path, facts: dict[str, Any], outcome: Outcome, absent: dict[str, str], seed: int,
-    cores: machine.Cores,
+    cores: machine.Cores, profiles: list[profile.Profile],
 ) -> int:
     table = rows.make_rows(outcome, seed)
     verdicts = Judge(outcome.kept, absent, seed, cores.helpers is not None, outcome.reasons).all()
@@ -191,7 +198,9 @@ def _write(
     with (folder / "runs.jsonl").open("w") as raw:
         for repetition in outcome.kept:
             raw.write(json.dumps(dataclasses.asdict(repetition)) + "\n")
-    (folder / "report.md").write_text(report.make_report(facts, table, verdicts, drawn))
+    if profiles:
+        profile.written(profiles, folder / "profiles.json")
+    (folder / "report.md").write_text(report.make_report(facts, table, verdicts, drawn, profiles))
     for verdict in verdicts:
         say(f"{verdict.verdict:>12}  {verdict.what}: {verdict.bar}: {verdict.measured}")
     for key, reason in absent.items():

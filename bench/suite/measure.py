@@ -16,6 +16,7 @@ from .hosts import Hosts
 from .machine import Cores, knob
 from .pauses import at_part, pauses
 from .process import Void, run_cell, run_method, used_cores
+from .profile import Beside
 from .systems import System
 
 #: A floor younger than this is both the one after a repetition and the one before the next.
@@ -23,6 +24,8 @@ FLOOR_SHARED_S = 1.0
 #: A cell that failed so often in a row is given up, and reported.
 GIVE_UP_AFTER = 3
 FLOOR_ROUND_TRIPS = 30_000
+#: So many times as long is a repetition that is profiled.
+PROFILED_LONGER = 4
 FLOOR_SECONDS = 0.06
 
 
@@ -180,6 +183,12 @@ class Bench:
             figure = float(value["msgs_per_s"])
         self._last_floor = (key, figure, time.monotonic())
         return figure
+
+    def profiled(self, cell: Cell, beside: Beside) -> None:
+        """One more repetition, longer, for what is done beside it."""
+        longer = {name: value * (PROFILED_LONGER if name == "seconds" else 1)
+                  for name, value in amounts(cell, self.extent).items()}
+        run_cell(cell, self.systems[cell.key].command, self.cores, longer, self.nice, self.hosts, beside)
 
     def _run_once(self, cell: Cell) -> dict[str, Any]:
         with knob(cell.knob):

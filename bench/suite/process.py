@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,11 @@ def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
 
 
 def run_cell(
-    cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int, hosts: Hosts | None = None
+    cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int, hosts: Hosts | None = None,
+    beside: Callable[[list[int]], contextlib.AbstractContextManager[None]] | None = None,
 ) -> dict[str, Any]:
     """Runs all processes of one repetition, on `hosts` if the cell is placed on two. Gives the result lines by role; a
-    fan-out has one per sink."""
+    fan-out has one per sink. `beside` is entered with the processes' ids before they begin, and left with their results."""
     if cell.placement == "veth" and hosts is None:
         raise Void("there are no two hosts")
     shm = Path("/dev/shm")
@@ -224,13 +226,14 @@ def run_cell(
                 gather()
         gather()
         pids = [process.popen.pid for _, process in started]
-        for _, process in started:
-            process.go(pids)
         results: dict[str, Any] = {}
-        # The active end first: if it fails the others may have to wait for it in vain, and it knows why.
-        for role, process in reversed(started):
-            if role in MEASURING:
-                results.setdefault(role, []).append(process.result())
+        with beside(pids) if beside else contextlib.nullcontext():
+            for _, process in started:
+                process.go(pids)
+            # The active end first: if it fails the others may have to wait for it in vain, and it knows why.
+            for role, process in reversed(started):
+                if role in MEASURING:
+                    results.setdefault(role, []).append(process.result())
         return results
     finally:
         # The active ends stop first, so that nobody is left writing to somebody gone.

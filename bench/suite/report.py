@@ -8,6 +8,8 @@ from .added import NAMES
 from .bars_crowd import per_million
 from .bars_kinds import Verdict
 from .cells import CROWDS, THREADS_APPS
+from .profile import Profile
+from .profile import table as profile_table
 
 HEADS = {
     "rtt": "Round trip", "oneway": "One-way, the sink reading every byte", "fanout": "Fan-out, per sink",
@@ -38,6 +40,12 @@ WORDS = {
         "On fewer cores than threads need, they share them; a gain there is not one of polling by several: each runtime "
         "has a path of its own, on which fewer applications' messages mix.",
 }
+
+PROFILE_WORDS = (
+    "INSANE's cells once more, under perf. Of all samples of a cell's processes, those of threads of one name: in the "
+    "kernel, and that by the system calls that it was in; the rest by whose code it was. In percent; parts below 2 are left "
+    "out. Who waits by looking again and again is sampled doing so."
+)
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -150,7 +158,8 @@ TABLES = {"added": _added_table, "calls": _calls_table} | dict.fromkeys(CROWDS, 
 
 
 def make_report(
-    machine: dict[str, Any], rows: list[dict[str, Any]], verdicts: list[Verdict], plots: list[str]
+    machine: dict[str, Any], rows: list[dict[str, Any]], verdicts: list[Verdict], plots: list[str],
+    profiles: list[Profile] | None = None,
 ) -> str:
     """The whole report in Markdown."""
     run = machine["run"]
@@ -189,4 +198,6 @@ def make_report(
             reference = next((r["reference"] for r in found if r["reference"] and experiment != "added"), None)
             out += [f"### {payload} B{fan}, {waiting}{where}" + (f" (reference: {reference})" if reference else ""), ""]
             out += [*TABLES.get(experiment, _table)(found, experiment), ""]
+    if profiles:
+        out += ["## Where the time goes", "", PROFILE_WORDS, "", *profile_table(profiles), ""]
     return "\n".join(out)
