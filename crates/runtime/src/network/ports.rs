@@ -30,7 +30,7 @@ pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapat
 const QUIET: Duration = Duration::from_millis(1);
 
 /// How often a quiet datapath is looked at as long as another is not quiet.
-const SELDOM: Duration = Duration::from_micros(10);
+const SELDOM: Duration = Duration::from_micros(25);
 
 /// When a datapath was asked for frames. A question may be a system call, and the frames of one datapath that come every few
 /// microseconds should not wait for the answers of those on which nothing ever comes.
@@ -310,7 +310,7 @@ mod tests {
     fn a_quiet_datapath_is_seldom_asked_beside_a_lively_one() {
         // The second brings a frame every half millisecond, the first and the third nothing.
         let [first, second, third] = asked(3, 100_000, |number, at| number == 1 && at % 500 == 0)[..] else { panic!() };
-        assert_eq!((first, second, third), (10_000, 100_000, 10_000));
+        assert_eq!((first, second, third), (4_000, 100_000, 4_000));
     }
 
     #[test]
@@ -324,6 +324,6 @@ mod tests {
     fn a_datapath_that_was_quiet_is_soon_asked_again_and_again() {
         // From the second millisecond on both bring a frame with each look.
         let [_, second] = asked(2, 4_000, |number, at| number == 0 || at >= 2_000)[..] else { panic!() };
-        assert_eq!(second, 2_000 / 10 + 2_000);
+        assert_eq!(second, 2_000 / 25 + 2_000);
     }
 }
