@@ -246,7 +246,9 @@ impl Hub {
                 busy_at = now;
                 self.awaiting = None;
                 self.polling = POLLING.0;
-                if polite && self.received >= HANDFUL {
+                // Who sleeps at once has nothing to look for before whom it woke has run.
+                let gives_way = if most.is_zero() { self.received > 0 } else { self.received >= HANDFUL };
+                if polite && gives_way {
                     self.received = 0;
                     rustix::thread::sched_yield();
                 }
