@@ -15,8 +15,7 @@ from .cells import CROWDS, Cell, Extent
 from .hosts import Hosts
 from .machine import Cores, knob
 from .pauses import at_part, pauses
-from .process import Void, run_cell, run_method, used_cores
-from .profile import Beside
+from .process import Beside, Void, run_cell, run_method, used_cores
 from .systems import System
 
 #: A floor younger than this is both the one after a repetition and the one before the next.

@@ -28,6 +28,10 @@ class Void(Exception):
     """The repetition gave no figures, and why."""
 
 
+#: What happens beside a cell's processes: entered before they begin, with their ids.
+Beside = Callable[[list[int]], contextlib.AbstractContextManager[None]]
+
+
 class Process:
     """One process of a repetition, and its lines."""
 
@@ -191,7 +195,7 @@ def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
 
 def run_cell(
     cell: Cell, command: list[str], cores: Cores, amounts: dict[str, float], nice: int, hosts: Hosts | None = None,
-    beside: Callable[[list[int]], contextlib.AbstractContextManager[None]] | None = None,
+    beside: Beside | None = None,
 ) -> dict[str, Any]:
     """Runs all processes of one repetition, on `hosts` if the cell is placed on two. Gives the result lines by role; a
     fan-out has one per sink. `beside` is entered with the processes' ids before they begin, and left with their results."""

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from .cells import Cell
-from .process import Void
+from .process import Beside, Void
 
 #: What is profiled: messages flow for long enough.
 EXPERIMENTS = ("rtt", "oneway", "fanout", "apps", "threads")
@@ -137,10 +137,6 @@ def _lines(report: str) -> Iterator[tuple[float, list[str]]]:
         percent, *columns = (word.strip() for word in line.split("|", 3))
         if len(columns) == 3 and re.fullmatch(r"[\d.]+%", percent):
             yield float(percent.rstrip("%")), columns
-
-
-#: What happens beside a cell's processes: entered before they begin, with their ids.
-Beside = Callable[[list[int]], contextlib.AbstractContextManager[None]]
 
 
 def profile(cells: list[Cell], run: Callable[[Cell, Beside], object], say: Callable[[str], None]) -> list[Profile]:

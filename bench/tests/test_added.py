@@ -9,6 +9,7 @@ from suite.cells import Cell
 from suite.measure import Outcome, Repetition
 from suite.process import Void
 
+from tests.made_up import MACHINE
 from tests.test_bars_bypass import ROUNDS, cell, reps
 from tests.test_cells import FOUR, TWO, found, mode
 
@@ -67,10 +68,7 @@ class Made(unittest.TestCase):
         for row in mine:
             self.assertEqual(tuple(row), rows.FIELDS)
             self.assertEqual((row["unit"], row["reference"], row["runs"], row["variant"]), ("us", "af-xdp", ROUNDS, "xdp"))
-        machine = {"cpu": "x", "logical_cpus": 4, "virtual": False, "kernel": "k", "load_average": [0.0], "absent": {},
-                   "notes": [], "run": {"pair": [0, 1], "seed": 1, "rounds": 3, "seconds": 1.0, "extent": "quick",
-                                        "discarded": 0, "failed": 0}}
-        text = report.make_report(machine, made, [], [])
+        text = report.make_report(MACHINE, made, [], [])
         self.assertIn("| insane xdp (rust) | af-xdp | 3 [3–3] | 0.07 | 0.35 | 2.58 | 2 | 5 |", text)
         self.assertIn("| insane (rust) | 45 [45–45] | 25 [25–25] | 5 (0) |", text)
 

@@ -11,6 +11,7 @@ from suite.machine import choose_cores
 from suite.measure import Outcome, Repetition
 from suite.process import Void
 
+from tests.made_up import MACHINE
 from tests.test_cells import FOUR, TWO, found, mode
 
 SIX = choose_cores(list(range(6)), {}, None)
@@ -135,10 +136,7 @@ class Figures(unittest.TestCase):
         self.assertEqual({row["metric"] for row in made}, {"msgs_per_s", "gbit_per_s", "polling_cpu_ns", "apps_cpu_ns"})
         for row in made:
             self.assertEqual((row["unit"], row["reference"]), (rows.UNITS[row["metric"]], None))
-        machine = {"cpu": "x", "logical_cpus": 2, "virtual": False, "kernel": "k", "load_average": [0.0], "absent": {},
-                   "notes": [], "run": {"pair": [0, 1], "seed": 1, "rounds": 3, "seconds": 1.0, "extent": "quick",
-                                        "discarded": 0, "failed": 0}}
-        lines = report.make_report(machine, made, [], []).splitlines()
+        lines = report.make_report(MACHINE, made, [], []).splitlines()
         table = [line for line in lines if line.startswith("| insane ")]
         self.assertEqual([line.split(" | ")[:2] for line in table],
                          [[f"| insane {name}(rust)", count] for name in ("", "xdp ") for count in ("1", "2", "8")])

@@ -11,8 +11,9 @@ from unittest import mock
 
 from suite import profile, report
 from suite.cells import Cell
-from suite.process import Void
+from suite.process import Beside, Void
 
+from tests.made_up import MACHINE
 from tests.test_bars_bypass import cell
 
 FLAT = """
@@ -50,7 +51,7 @@ class Profiles(unittest.TestCase):
         said: list[str] = []
         ran: list[Cell] = []
 
-        def run(one: Cell, beside: profile.Beside) -> None:
+        def run(one: Cell, beside: Beside) -> None:
             ran.append(one)
             if one.experiment == "oneway":
                 raise Void("it went over udp")
@@ -72,13 +73,10 @@ class Profiles(unittest.TestCase):
             out = Path(folder) / "profiles.json"
             profile.written(found, out)
             self.assertEqual(json.loads(out.read_text())[0]["parts"][0]["calls"]["sendmmsg"], 50.0)
-        machine = {"cpu": "x", "logical_cpus": 4, "virtual": False, "kernel": "k", "load_average": [0.0], "absent": {},
-                   "notes": [], "run": {"pair": [0, 1], "seed": 1, "rounds": 3, "seconds": 1.0, "extent": "quick",
-                                        "discarded": 0, "failed": 0}}
-        text = report.make_report(machine, [], [], [], found)
+        text = report.make_report(MACHINE, [], [], [], found)
         self.assertIn(f"| {cells[0].label} | insane-network | 80 | 62 | sendmmsg 50, sched_yield 10 | insane-transport 25, "
                       "copying 12 |", text)
-        self.assertNotIn("Where the time goes", report.make_report(machine, [], [], []))
+        self.assertNotIn("Where the time goes", report.make_report(MACHINE, [], [], []))
 
     def test_why_there_is_no_profile_is_said(self) -> None:
         with TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"PATH": folder}):

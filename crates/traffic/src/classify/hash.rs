@@ -110,9 +110,10 @@ impl Classifier for Hash {
         let hash = match (packet.flow, packet.headers.shape) {
             (Some(flow), _) => keyed_hash(self.key, &[flow]),
             (None, Shape::Ip) => {
-                let words = words(packet.headers.inner());
+                let flow = packet.headers.inner();
+                let words = words(flow);
                 // Half of an IPv4 flow's words are zero: they need not be hashed.
-                if packet.headers.inner().src.v6 {
+                if flow.src.v6 {
                     keyed_hash(self.key, &words)
                 } else {
                     keyed_hash(self.key, &[words[1] << 32 | words[3], words[4]])

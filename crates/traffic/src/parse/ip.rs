@@ -60,7 +60,6 @@ pub struct Flow {
 }
 
 /// Where the parts of a packet are whose IP header was read.
-#[derive(Clone, Copy)]
 pub(super) struct Found {
     /// Where the transport header starts.
     pub(super) transport: usize,
