@@ -187,13 +187,15 @@ class Bench:
         """One more repetition, longer, for what is done beside it."""
         longer = {name: value * (PROFILED_LONGER if name == "seconds" else 1)
                   for name, value in amounts(cell, self.extent).items()}
-        run_cell(cell, self.systems[cell.key].command, self.cores, longer, self.nice, self.hosts, beside)
+        self._run_processes(cell, longer, beside)
+
+    def _run_processes(self, cell: Cell, much: dict[str, float], beside: Beside | None = None) -> dict[str, Any]:
+        return run_cell(cell, self.systems[cell.key].command, self.cores, much, self.nice, self.hosts, beside)
 
     def _run_once(self, cell: Cell) -> dict[str, Any]:
         with knob(cell.knob):
             if not cell.is_method_floor:
-                return run_cell(cell, self.systems[cell.key].command, self.cores, amounts(cell, self.extent), self.nice,
-                                self.hosts)
+                return self._run_processes(cell, amounts(cell, self.extent))
             amount = FLOOR_ROUND_TRIPS if cell.experiment == "rtt" else FLOOR_SECONDS
             result = run_method(self.method, cell.experiment, self.cores.pair, cell.payload, amount, self.nice)
             return {"rtt-client" if cell.experiment == "rtt" else "oneway-sink": [result]}

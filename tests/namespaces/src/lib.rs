@@ -1,4 +1,4 @@
-//! Network namespaces that a test or an example makes and that go with it, also when it fails: hosts on one machine.
+//! Network namespaces that a test or an example makes and that go with it, also when it is killed: hosts on one machine.
 //!
 //! They take root and iproute2. Without them [`Namespaces::new`] says so in a line that begins with `SKIPPED`, which the test
 //! runner counts.
@@ -11,7 +11,8 @@ use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -101,10 +102,12 @@ pub fn has_af_xdp() -> bool {
     }
 }
 
-/// Some namespaces; removed when dropped, with what is in them.
+/// Some namespaces; removed when dropped or when the process ends in whatever way, with what is in them.
 #[derive(Debug)]
 pub struct Namespaces {
     names: Vec<String>,
+    /// Removes them when its input ends.
+    remover: Child,
 }
 
 impl Namespaces {
@@ -128,7 +131,8 @@ impl Namespaces {
         let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let names = kinds.map(|kind| format!("ins{kind}{id}"));
         let steps = steps(&names);
-        let this = Self { names: names.to_vec() };
+        let remover = remover(&names).map_err(|error| format!("sh: {error}"))?;
+        let this = Self { names: names.to_vec(), remover };
         let add = this.names.iter().map(|name| format!("netns add {name}"));
         for step in add.chain(steps) {
             ip(&step).map_err(|error| format!("network namespaces cannot be made here: {error}"))?;
@@ -172,16 +176,25 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        for name in &self.names {
-            // One that was not made before something failed is not there.
-            let _ = ip(&format!("netns del {name}"));
-        }
+        // Waiting closes its input first.
+        let _ = self.remover.wait();
     }
+}
+
+/// A process that waits until this one closes its end of a pipe or is no more, and then removes namespaces. What ends this
+/// process by a signal to its group does not end that one.
+fn remover(names: &[String]) -> io::Result<Child> {
+    // One that was not made before something failed is not there.
+    const SCRIPT: &str = r#"read -r end; for name do ip netns del "$name"; done"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", SCRIPT, "sh"]).args(names).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn namespaces_go_with_their_owner_and_after_a_failure() {
@@ -206,5 +219,27 @@ mod tests {
         assert!(failed.unwrap_err().contains("nothing"));
         let left = ip("netns list").unwrap();
         assert!(names.iter().chain([&half]).all(|name| !left.contains(name.as_str())), "{left}");
+    }
+
+    #[test]
+    fn namespaces_go_with_an_owner_that_is_killed() {
+        const NAME: &str = "tests::namespaces_go_with_an_owner_that_is_killed";
+        const CHILD: &str = "INSANE_TEST_KILLED_OWNER";
+        if std::env::var_os(CHILD).is_some() {
+            let _one = Namespaces::new(["td"], |_| Vec::new()).unwrap();
+            std::process::abort();
+        }
+        let Some(two) = Namespaces::new(["te"], |_| Vec::new()) else { return };
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let mut child = child.args([NAME, "--exact"]).env(CHILD, "1").stdout(Stdio::null()).spawn().unwrap();
+        let name = format!("instd{}x0", child.id());
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
+        let start = std::time::Instant::now();
+        while ip("netns list").unwrap().contains(&name) {
+            assert!(start.elapsed().as_secs() < 20, "{name} is still there");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // That of this process is.
+        assert!(ip("netns list").unwrap().contains(two.name(0)));
     }
 }

@@ -8,9 +8,10 @@ use insane_datapath::fault::Plan;
 use insane_runtime::config::Config;
 use insane_tests_host::Host;
 use serde_json::Value;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that has no limit of its own.
@@ -45,14 +46,40 @@ pub fn two(program: &str) -> [Process; 2] {
     [0, 1].map(|at| Process::start(program, None, &config(&format!("host-{at}"), addresses[at], &addresses)))
 }
 
-/// Addresses with ports that are free now.
+/// Addresses with ports that are free, for UDP.
+///
+/// The sockets that found them are closed again, and until the runtime has its own, whoever asks the kernel for any port can
+/// be given the same one. So each process has an address of its own on the loopback interface, and none is named twice in it.
 ///
 /// # Panics
 /// When there are none.
 #[must_use]
 pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let sockets: Vec<UdpSocket> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port")).collect();
-    sockets.iter().map(|s| s.local_addr().expect("an address")).collect()
+    unused(count, |address| UdpSocket::bind(address)?.local_addr())
+}
+
+/// The same for TCP.
+///
+/// # Panics
+/// When there are none.
+#[must_use]
+pub fn free_ports(count: usize) -> Vec<SocketAddr> {
+    unused(count, |address| TcpListener::bind(address)?.local_addr())
+}
+
+fn unused(count: usize, bind: impl Fn(SocketAddr) -> std::io::Result<SocketAddr>) -> Vec<SocketAddr> {
+    static NAMED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    // The kernel's largest process id has 22 bits; the bit before them keeps clear of 127.0.0.1.
+    let own = Ipv4Addr::from_bits(0x7f40_0000 | (std::process::id() & 0x3f_ffff));
+    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = named.len();
+    while named.len() < before + count {
+        let address = bind((own, 0).into()).expect("a free port");
+        if !named.contains(&address) {
+            named.push(address);
+        }
+    }
+    named[before..].to_vec()
 }
 
 /// Runtimes that know each other.
@@ -315,4 +342,18 @@ pub fn law(session: &insane::Session) -> String {
     let (intended, at_source, report) = at_the_source(session);
     let ended: Vec<String> = ENDS.iter().map(|name| format!("{name} {}", network_count(&report, name))).collect();
     format!("intended {intended}, at the source {at_source}, in the network {ended:?}, {}", report["network"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_address_is_named_twice() {
+        let mut all: Vec<SocketAddr> = (0..100).flat_map(|_| [free_addresses(2), free_ports(1)].concat()).collect();
+        assert!(all.iter().all(|address| address.ip().is_loopback() && address.ip() != Ipv4Addr::LOCALHOST));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 300);
+    }
 }

@@ -4,21 +4,15 @@ use insane::{Qos, Session, Sink, Source};
 use insane_runtime::config::{Config, Directory};
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    LIMIT, Process, Random, config, eventually, free_addresses, law, law_holds, status, within,
+    LIMIT, Process, Random, config, eventually, free_addresses, free_ports, law, law_holds, status, within,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(50);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
-
-/// Addresses with TCP ports that are free now.
-fn free_ports(count: usize) -> Vec<SocketAddr> {
-    let sockets: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    sockets.iter().map(|s| s.local_addr().unwrap()).collect()
-}
 
 /// A runtime whose directory listens and connects so.
 fn runtime(name: &str, listen: &[SocketAddr], connect: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Process {
