@@ -21,6 +21,9 @@ SPIN_ALLOWANCE_US = 0.6
 LINK_HOPS = 4
 PEERS = ("zeromq", "zenoh", "aeron")
 PYTHON_PEERS = ("zeromq-python", "zenoh-python", "pynng", "nats-python")
+#: Bare relays of the floor: their variants, and what of theirs is compared.
+RELAYS = (("rtt", 64, "relay", "median_us"), ("oneway", 64, "relay-gso", "msgs_per_s"),
+          ("oneway", 1024, "relay-gso", "msgs_per_s"))
 FEW_CORES = "needs four cores, for both ends and both runtimes, to spin"
 
 
@@ -46,6 +49,7 @@ class TwoHosts:
         self._adaptive()
         self._sleeping()
         self._rates()
+        self._relays()
         self._python()
 
     def _say(self, what: str, bar: str, measured: str, verdict: str) -> None:
@@ -173,6 +177,21 @@ class TwoHosts:
                 self._rate(payload, "", limit, PEERS)
         if 1024 in sizes:
             self._rate(1024, "", 0.35, ("udp",), "gso")
+
+    def _relays(self) -> None:
+        """What is left to gain, and what not: ours and the peers' beside processes that only pass messages on."""
+        for experiment, payload, variant, metric in RELAYS:
+            relay = self._by_round(self._cells("floor", experiment, payload=payload, variant=variant), metric)
+            if not relay:
+                continue
+            what = f"{'RTT' if experiment == 'rtt' else 'one-way'} {payload} B, adaptive"
+            others = [*self._cells("insane", experiment, payload=payload, waiting="adaptive", variant="")]
+            others += [cell for key in PEERS[:2] for cell in self._cells(key, experiment, payload=payload)]
+            for cell in others:
+                quotients = [v / relay[n] for n, v in self._by_round([cell], metric).items() if n in relay]
+                if quotients:
+                    shares = shown(median_interval(quotients, self.judge.rng))
+                    self._say(what, f"{cell.key} beside a bare relay", f"{shares} of it", "reported")
 
     def _python(self) -> None:
         what, bar = "Python RTT 64 B, adaptive", "lower than pyzmq, pynng, zenoh and nats-py"

@@ -114,7 +114,8 @@ FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15
 QUICK_VETH = (
     ("rtt", "insane", "adaptive", ""), ("rtt", "insane", "sleep", ""), ("rtt", "udp", "sleep", ""),
     ("rtt", "zeromq", "sleep", ""), ("rtt", "zenoh", "sleep", ""), ("rtt", "floor", "sleep", "chain-2"),
-    ("rtt", "floor", "sleep", "chain-6"),
+    ("rtt", "floor", "sleep", "chain-6"), ("rtt", "floor", "adaptive", "relay"),
+    ("oneway", "floor", "adaptive", "relay-gso"),
     ("oneway", "insane", "adaptive", ""), ("oneway", "insane", "adaptive", "reliable"),
     ("oneway", "udp", "sleep", "gso"), ("oneway", "zeromq", "sleep", ""), ("oneway", "zenoh", "sleep", ""),
     ("rtt", "insane", "adaptive", "xdp"), ("rtt", "af-xdp", "adaptive", ""), ("rebind", "insane", "adaptive", ""),

@@ -77,6 +77,21 @@ class Adaptive(unittest.TestCase):
             "median ≤ 1/4 of zenoh's": "fail", "p99.9 ≤ 1/5 of zenoh's": "fail"})
 
 
+class Relays(unittest.TestCase):
+    def test_who_is_measured_stands_beside_them(self) -> None:
+        kept = reps(cell("floor", "rtt", "adaptive", "relay"), 20.0) + reps(cell("insane", "rtt", "adaptive"), 30.0)
+        kept += reps(cell("zeromq", "rtt", "sleep"), 80.0)
+        kept += reps(cell("floor", "oneway", "adaptive", "relay-gso", 1024), 2e6)
+        kept += reps(cell("insane", "oneway", "adaptive", payload=1024), 1e6)
+        kept += reps(cell("insane", "oneway", "adaptive", "reliable", 1024), 9e6)
+        judged = bars.Judge(kept, {}, 1, False).all()
+        found = {(v.what, v.bar): (v.measured, v.verdict) for v in judged if "relay" in v.bar}
+        self.assertEqual(found, {
+            ("RTT 64 B, adaptive, two hosts", "insane beside a bare relay"): ("1.5 × [1.5–1.5] of it", "reported"),
+            ("RTT 64 B, adaptive, two hosts", "zeromq beside a bare relay"): ("4 × [4–4] of it", "reported"),
+            ("one-way 1024 B, adaptive, two hosts", "insane beside a bare relay"): ("0.5 × [0.5–0.5] of it", "reported")})
+
+
 class Rates(unittest.TestCase):
     def kept(self, ours: float, lost: int = 0, gso_lost: int = 0) -> list[Repetition]:
         kept = reps(cell("insane", "oneway", "adaptive", payload=1024), ours, lost=lost)

@@ -63,6 +63,14 @@ class Smoke(unittest.TestCase):
             self.assertAlmostEqual(together, parts["added_us"])
 
     @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
+    def test_bare_relays_pass_messages_on(self) -> None:
+        found, raw, _ = self.run_bench("--placement", "veth", "--match", "relay", "--systems", "floor", only="rtt,oneway")
+        self.assertEqual(found["machine"]["run"]["failed"], 0, found["machine"]["notes"])
+        kept = {(r["cell"]["variant"], r["cell"]["payload"]) for r in raw if r["cell"]["placement"] == "veth"}
+        self.assertTrue(kept <= {("relay", 64), ("relay-gso", 64), ("relay-gso", 1024)}, kept)
+        self.assertTrue(kept)
+
+    @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
     def test_applications_share_a_polling_thread_and_polling_threads_a_load(self) -> None:
         found, raw, report = self.run_bench("--placement", "veth", "--systems", "floor,insane", only="apps,threads")
         self.assertEqual(found["machine"]["run"]["failed"], 0, found["machine"]["notes"])

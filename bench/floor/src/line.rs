@@ -3,8 +3,6 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use bench_harness::Waiting;
-
 use crate::memory::{Shared, futex_wait, futex_wake};
 
 /// Two sides that hand each other a message, in turns, by number from 1.
@@ -14,7 +12,18 @@ pub struct Line {
     payload: usize,
     /// What the second side answers with: as much as it got, except in `large`.
     answer: usize,
-    sleeps: bool,
+    patience: Patience,
+}
+
+/// What a side does until its turn has come. Both sides of a line look at its flag, or neither does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It looks at the flag.
+    Spins,
+    /// It sleeps on a word of its own.
+    Sleeps,
+    /// It looks at that word and lets others have the core between two looks.
+    Yields,
 }
 
 /// The flag has a cache line pair to itself, so that the payload's prefetching does not touch it.
@@ -37,8 +46,8 @@ impl Line {
     }
 
     /// A line in zeroed memory of [`Line::bytes`].
-    pub fn new(shared: Shared, payload: usize, answer: usize, waiting: Waiting) -> Self {
-        Self { shared, payload, answer, sleeps: waiting == Waiting::Sleep }
+    pub fn new(shared: Shared, payload: usize, answer: usize, patience: Patience) -> Self {
+        Self { shared, payload, answer, patience }
     }
 
     /// The first side's turn: message `n` and its answer.
@@ -51,22 +60,34 @@ impl Line {
     /// The turn of somebody between two lines: what comes by this one goes on by the other, and the answer back.
     #[inline]
     pub fn pass_on(&self, to: &Self, n: u64) {
-        self.receive(0, n, self.payload);
+        self.await_message(n);
         to.ask(n);
-        self.send(stride(self.payload), n, self.answer);
+        self.answer_to(n);
     }
 
     /// The second side's turn.
     #[inline]
     pub fn answer(&self, n: u64) {
+        self.await_message(n);
+        self.answer_to(n);
+    }
+
+    /// The turn of somebody between this line and something else: awaits message `n`.
+    #[inline]
+    pub fn await_message(&self, n: u64) {
         self.receive(0, n, self.payload);
+    }
+
+    /// The same: answers message `n`.
+    #[inline]
+    pub fn answer_to(&self, n: u64) {
         self.send(stride(self.payload), n, self.answer);
     }
 
     #[inline]
     fn send(&self, side: usize, n: u64, len: usize) {
         self.shared.fill(side + FLAG_BYTES, len, n as u8);
-        if self.sleeps {
+        if self.patience != Patience::Spins {
             let word = self.shared.word32(side + FUTEX_OFFSET);
             word.store(n as u32, Release); // pairs with: receive
             fence(SeqCst); // with: receive. Either we see the sleeper or it sees the message.
@@ -80,22 +101,31 @@ impl Line {
 
     #[inline]
     fn receive(&self, side: usize, n: u64, len: usize) {
-        if self.sleeps {
-            let word = self.shared.word32(side + FUTEX_OFFSET);
-            let asleep = self.shared.word32(side + ASLEEP_OFFSET);
-            while word.load(Acquire) != n as u32 {
-                // pairs with: send
-                asleep.store(1, Relaxed);
-                fence(SeqCst); // with: send
-                let seen = word.load(Relaxed);
-                if seen != n as u32 {
-                    futex_wait(word, seen);
+        let word = self.shared.word32(side + FUTEX_OFFSET);
+        match self.patience {
+            Patience::Sleeps => {
+                let asleep = self.shared.word32(side + ASLEEP_OFFSET);
+                while word.load(Acquire) != n as u32 {
+                    // pairs with: send
+                    asleep.store(1, Relaxed);
+                    fence(SeqCst); // with: send
+                    let seen = word.load(Relaxed);
+                    if seen != n as u32 {
+                        futex_wait(word, seen);
+                    }
+                    asleep.store(0, Relaxed);
                 }
-                asleep.store(0, Relaxed);
             }
-        } else {
-            let flag = self.shared.word64(side);
-            while flag.load(Acquire) != n {} // pairs with: send
+            Patience::Yields => {
+                // pairs with: send
+                while word.load(Acquire) != n as u32 {
+                    std::thread::yield_now();
+                }
+            }
+            Patience::Spins => {
+                let flag = self.shared.word64(side);
+                while flag.load(Acquire) != n {} // pairs with: send
+            }
         }
         self.shared.read_all(side + FLAG_BYTES, len);
     }

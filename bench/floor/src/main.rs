@@ -6,10 +6,12 @@
 //! offered by `describe`.
 //!
 //! `chain-2` and `chain-6` are round trips of so many wake-ups by futex, placed as INSANE's processes are between two hosts: in
-//! the first the ends wake each other, in the second each message and each answer goes through both hosts' helpers.
+//! the first the ends wake each other, in the second each message and each answer goes through both hosts' helpers. `relay` has
+//! the network between those helpers: see [`relay`].
 
 mod line;
 mod memory;
+mod relay;
 mod ring;
 
 use anyhow::{Result, bail};
@@ -17,7 +19,7 @@ use bench_harness::{
     Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting,
 };
 
-use line::Line;
+use line::{Line, Patience};
 use memory::Shared;
 use ring::{Reader, Ring, Wake, Writer};
 
@@ -26,6 +28,9 @@ const WAKE_EACH: &str = "wake-each";
 /// Round trips of two wake-ups and of six.
 const CHAIN_2: &str = "chain-2";
 const CHAIN_6: &str = "chain-6";
+/// Helpers with a socket between the ends: a datagram for each message, and runs of datagrams.
+const RELAY: &str = "relay";
+const RELAY_GSO: &str = "relay-gso";
 
 struct Floor;
 
@@ -68,10 +73,13 @@ impl Consumer for Reading {
 }
 
 fn offered(args: &Args) -> Result<()> {
-    if args.waiting == Waiting::Adaptive {
-        bail!("the floor only spins or sleeps");
-    }
     match args.variant.as_str() {
+        RELAY | RELAY_GSO
+            if args.waiting == Waiting::Adaptive && args.two_hosts() && args.payload <= relay::MOST_PAYLOAD =>
+        {
+            Ok(())
+        }
+        _ if args.waiting == Waiting::Adaptive => bail!("the floor only spins or sleeps"),
         "" => Ok(()),
         WAKE_EACH | CHAIN_2 | CHAIN_6 if args.waiting == Waiting::Sleep => Ok(()),
         other => bail!("no variant '{other}'"),
@@ -80,8 +88,12 @@ fn offered(args: &Args) -> Result<()> {
 
 /// The line of an end: the only one, or in a chain of six the first or the last of three.
 fn open_line(args: &Args) -> Result<Line> {
-    let last = args.variant == CHAIN_6 && args.host() == 1;
-    open_line_of(args, if last { 2 } else { 0 })
+    let number = match args.variant.as_str() {
+        CHAIN_6 => 2 * args.host(),
+        RELAY => args.host(),
+        _ => 0,
+    };
+    open_line_of(args, number)
 }
 
 fn open_line_of(args: &Args, number: u32) -> Result<Line> {
@@ -89,14 +101,22 @@ fn open_line_of(args: &Args, number: u32) -> Result<Line> {
     let shared = Shared::file(&args.dir.join(format!("floor-line-{number}")), Line::bytes(args.payload))?;
     // A large message goes one way; the answer only says that it was read.
     let large = matches!(args.role, Role::LargeSource | Role::LargeSink);
-    Ok(Line::new(shared, args.payload, if large { 8 } else { args.payload }, args.waiting))
+    let patience = match args.waiting {
+        Waiting::Spin => Patience::Spins,
+        Waiting::Adaptive if args.role == Role::Aux => Patience::Yields,
+        // Nothing is faster for an end that shares its core with its helper.
+        Waiting::Adaptive | Waiting::Sleep => Patience::Sleeps,
+    };
+    Ok(Line::new(shared, args.payload, if large { 8 } else { args.payload }, patience))
 }
 
 fn open_ring(args: &Args) -> Result<Ring> {
     offered(args)?;
     let readers = args.sinks as usize;
-    let shared = Shared::file(&args.dir.join("floor-ring"), Ring::bytes(args.payload, readers))?;
+    let name = if args.variant == RELAY_GSO { format!("floor-ring-{}", args.host()) } else { "floor-ring".into() };
+    let shared = Shared::file(&args.dir.join(name), Ring::bytes(args.payload, readers))?;
     let wake = match (args.waiting, args.variant.as_str()) {
+        (Waiting::Adaptive, _) => Wake::Yield,
         (Waiting::Spin, _) => Wake::Never,
         (_, WAKE_EACH) => Wake::Each,
         _ => Wake::Together,
@@ -122,6 +142,8 @@ impl System for Floor {
                 mode("large", Waiting::Sleep),
                 mode("rtt", Waiting::Sleep).variant(CHAIN_2).veth(),
                 mode("rtt", Waiting::Sleep).variant(CHAIN_6).veth().aux(),
+                mode("rtt", Waiting::Adaptive).variant(RELAY).veth().aux(),
+                mode("oneway", Waiting::Adaptive).variant(RELAY_GSO).veth().aux().payloads(&[64, 1024]),
             ],
             absent: vec![],
         }
@@ -147,8 +169,24 @@ impl System for Floor {
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
+        if args.variant == RELAY {
+            let (line, socket) = (open_line_of(args, args.index)?, relay::socket(args)?);
+            control.ready()?;
+            control.await_go()?;
+            let pass_on = if args.index == 0 { relay::asking } else { relay::answering };
+            return pass_on(&line, &socket, args.payload);
+        }
+        if args.variant == RELAY_GSO {
+            let (ring, socket) = (open_ring(args)?, relay::socket(args)?);
+            control.ready()?;
+            control.await_go()?;
+            return match args.index {
+                0 => relay::sending(Reader::new(ring, 0), &socket, args.payload),
+                _ => relay::receiving(Writer::new(ring), &socket, args.payload),
+            };
+        }
         if args.variant != CHAIN_6 {
-            bail!("only a chain of six has helpers");
+            bail!("only a chain of six and relays have helpers");
         }
         let (from, to) = (open_line_of(args, args.index)?, open_line_of(args, args.index + 1)?);
         control.ready()?;

@@ -63,6 +63,22 @@ impl Shared {
         unsafe { self.base.add(offset).write_bytes(byte, len) };
     }
 
+    /// Copies payload to `offset`.
+    #[inline]
+    pub fn write(&self, offset: usize, payload: &[u8]) {
+        assert!(offset + payload.len() <= self.len, "outside the mapping");
+        // SAFETY: inside the mapping, checked above; ours to write by MEM-3; what is borrowed is no part of the mapping.
+        unsafe { self.base.add(offset).copy_from_nonoverlapping(payload.as_ptr(), payload.len()) };
+    }
+
+    /// Copies payload from `offset`.
+    #[inline]
+    pub fn read(&self, offset: usize, payload: &mut [u8]) {
+        assert!(offset + payload.len() <= self.len, "outside the mapping");
+        // SAFETY: inside the mapping, checked above; nobody writes it meanwhile (MEM-3).
+        unsafe { self.base.add(offset).copy_to_nonoverlapping(payload.as_mut_ptr(), payload.len()) };
+    }
+
     /// Reads every word of `len` payload bytes at `offset`.
     #[inline]
     pub fn read_all(&self, offset: usize, len: usize) {

@@ -26,6 +26,8 @@ const SEQUENCE_BYTES: usize = 8;
 pub enum Wake {
     /// Nobody sleeps.
     Never,
+    /// Nobody sleeps, and who waits lets others have the core.
+    Yield,
     /// All readers sleep on one word: one system call wakes them.
     Together,
     /// Each reader sleeps on its own word: one system call for each that sleeps.
@@ -86,7 +88,7 @@ impl Ring {
     /// Wakes readers that went to sleep before message `n` was published.
     fn wake_sleepers(&self) {
         match self.wake {
-            Wake::Never => {}
+            Wake::Never | Wake::Yield => {}
             Wake::Together => {
                 fence(SeqCst); // with: Reader::sleep. Either we see the sleeper or it sees the message.
                 if self.shared.word32(Self::SLEEPERS).load(Relaxed) != 0 {
@@ -125,17 +127,43 @@ impl Writer {
     /// Writes message `n`, waiting for room; `false` if told to stop while it waited.
     #[inline]
     pub fn put(&mut self, n: u64, stop: &Stop) -> bool {
-        while n - self.seen >= SLOTS {
-            self.seen = self.ring.slowest();
+        while !self.has_room(n) {
             if stop.requested() {
                 return false;
             }
+            if self.ring.wake == Wake::Yield {
+                std::thread::yield_now();
+            }
         }
-        let slot = self.ring.slot(n);
-        self.ring.shared.fill(slot + SEQUENCE_BYTES, self.ring.payload, n as u8);
-        self.ring.shared.word64(slot).store(n + 1, Release); // pairs with: Reader::take
-        self.ring.wake_sleepers();
+        self.ring.shared.fill(self.ring.slot(n) + SEQUENCE_BYTES, self.ring.payload, n as u8);
+        self.publish(n);
         true
+    }
+
+    /// Passes message `n` on, which somebody else has written, if there is room.
+    #[inline]
+    pub fn pass(&mut self, n: u64, message: &[u8]) -> bool {
+        let room = self.has_room(n);
+        if room {
+            self.ring.shared.write(self.ring.slot(n) + SEQUENCE_BYTES, message);
+            self.publish(n);
+        }
+        room
+    }
+
+    /// Readers' progress is read only when the ring looks full.
+    #[inline]
+    fn has_room(&mut self, n: u64) -> bool {
+        if n - self.seen >= SLOTS {
+            self.seen = self.ring.slowest();
+        }
+        n - self.seen < SLOTS
+    }
+
+    #[inline]
+    fn publish(&self, n: u64) {
+        self.ring.shared.word64(self.ring.slot(n)).store(n + 1, Release); // pairs with: Reader::take
+        self.ring.wake_sleepers();
     }
 }
 
@@ -160,7 +188,10 @@ impl Reader {
         let sequence = self.ring.shared.word64(slot);
         while sequence.load(Acquire) != self.next + 1 {
             // pairs with: Writer::put
-            if self.ring.wake != Wake::Never {
+            if self.ring.wake == Wake::Yield {
+                self.report();
+                std::thread::yield_now();
+            } else if self.ring.wake != Wake::Never {
                 // What was read is given back before sleeping: the writer may be waiting for just that.
                 self.report();
                 self.sleep(slot);
@@ -171,6 +202,22 @@ impl Reader {
         if self.next.is_multiple_of(REPORT_EVERY) {
             self.report();
         }
+    }
+
+    /// Copies the next message, if it is there, for who passes it on.
+    #[inline]
+    pub fn copy(&mut self, out: &mut [u8]) -> bool {
+        let slot = self.ring.slot(self.next);
+        // pairs with: Writer::put
+        if self.ring.shared.word64(slot).load(Acquire) != self.next + 1 {
+            return false;
+        }
+        self.ring.shared.read(slot + SEQUENCE_BYTES, out);
+        self.next += 1;
+        if self.next.is_multiple_of(REPORT_EVERY) {
+            self.report();
+        }
+        true
     }
 
     fn report(&self) {
