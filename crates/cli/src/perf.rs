@@ -10,6 +10,12 @@ use std::time::{Duration, Instant};
 /// The most sinks that one end waits for.
 pub(crate) const MOST_SINKS: u64 = 65_535;
 
+/// Messages that a source emits between two looks at the clock.
+const MOST_AT_ONCE: u64 = 64;
+
+/// The longest that a source sleeps at a time.
+const SLICE: Duration = Duration::from_millis(100);
+
 /// One end of a measurement.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Perf {
@@ -97,9 +103,10 @@ impl PerfSource {
         let stop = interrupted()?;
         let mut progress = Progress::new();
         let (start, mut emitted) = (Instant::now(), 0u64);
+        // The clock is read once in a while: it costs as much as an emit. With a rate, what is due within a millisecond goes together.
+        let burst = self.rate.map_or(MOST_AT_ONCE, |rate| ((rate / 1000.0) as u64).clamp(1, MOST_AT_ONCE));
         while !is_set(&stop) {
-            // The clock is read once in a while: it costs as much as an emit.
-            for _ in 0..64 {
+            for _ in 0..burst {
                 self.emit_one(&source, emitted)?;
                 emitted += 1;
             }
@@ -111,8 +118,15 @@ impl PerfSource {
             }
             progress.show(|| format!("{emitted} emitted, {:.0} s left", (self.duration - elapsed).as_secs_f64()));
             if let Some(rate) = self.rate {
-                let due = Duration::from_secs_f64(emitted as f64 / rate);
-                std::thread::sleep(due.saturating_sub(elapsed));
+                let due = Duration::try_from_secs_f64(emitted as f64 / rate).unwrap_or(self.duration);
+                // In slices, so that it can be interrupted.
+                let left = || due.min(self.duration).saturating_sub(start.elapsed()).min(SLICE);
+                while !left().is_zero() && !is_set(&stop) {
+                    std::thread::sleep(left());
+                }
+                if start.elapsed() >= self.duration {
+                    break;
+                }
             }
         }
         progress.end();
@@ -213,6 +227,8 @@ impl PerfSink {
                     Ok(message) => tally.take(&message),
                     Err(e) if e.code() == Code::Timeout => {
                         progress.end();
+                        // The last message came so long ago.
+                        tally.seconds = start.elapsed().saturating_sub(self.silence).as_secs_f64();
                         return Ok(());
                     }
                     Err(e) => return Err(e.into()),

@@ -1,0 +1,56 @@
+//! `insane perf`: both ends agree on what went, whatever it went by, and a rate is kept.
+
+use insane_tests_host::programs::{Said, program, run};
+use insane_tests_host::{Host, Watchdog};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the source and the sink say.
+fn perf(host: &Host, source: &str, sink: &str) -> [Value; 2] {
+    let insane = program("insane-cli", "insane");
+    let end = |arguments: String| -> Said {
+        let mut command = Command::new(&insane);
+        run(command.args(arguments.split_whitespace()).env("INSANE_SOCKET", host.socket()), LIMIT)
+    };
+    let said = std::thread::scope(|scope| {
+        let sink = scope.spawn(|| end(format!("--json perf sink {sink}")));
+        [end(format!("--json perf source {source}")), sink.join().unwrap()]
+    });
+    said.map(|said| {
+        assert_eq!(said.code(), 0, "{said:?}");
+        serde_json::from_str(&said.out).expect("one line of JSON")
+    })
+}
+
+#[test]
+fn both_ends_agree() {
+    let _watchdog = Watchdog::start("perf", 3 * LIMIT);
+    let host = Host::start();
+    for qos in ["", "--qos reliability=reliable"] {
+        for size in ["64", "1K", "1M"] {
+            let [source, sink] = perf(&host, &format!("--size {size} --duration 0.2 {qos}"), qos);
+            let emitted = source["emitted"].as_u64().unwrap();
+            assert!(emitted > 0 && sink["received"] == emitted && sink["lost"] == 0, "{qos} {size}: {source} {sink}");
+            assert_eq!(source["sink_full"], 0, "it waits for room");
+            assert_eq!(sink["bytes"], emitted * source["payload_bytes"].as_u64().unwrap());
+            assert!(sink["seconds"].as_f64().unwrap() < source["seconds"].as_f64().unwrap() + 1.0, "{source} {sink}");
+        }
+    }
+}
+
+#[test]
+fn a_rate_is_kept_from_the_first_message_on() {
+    let _watchdog = Watchdog::start("perf at a rate", 3 * LIMIT);
+    let host = Host::start();
+    // A hundred a second for half a second: the fifty-first would be due at its end.
+    let [source, sink] = perf(&host, "--rate 100 --duration 0.5", "");
+    let emitted = source["emitted"].as_u64().unwrap();
+    assert!((1..=51).contains(&emitted) && sink["received"] == emitted, "{source} {sink}");
+    assert!(sink["seconds"].as_f64().unwrap() > 0.0 || emitted == 1, "{sink}");
+    // The second message would be due long after the end.
+    let [source, _] = perf(&host, "--rate 0.001 --duration 0.2", "");
+    assert_eq!(source["emitted"], 1);
+}
