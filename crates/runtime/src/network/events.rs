@@ -419,11 +419,9 @@ impl Hub {
             match arrived {
                 // Of a reliable flow each is confirmed by itself.
                 Arrived::Bytes(all) if bundle > 0 && to.is_reliable(source) => {
-                    let (flags, joined) = (d.flags, d.joined);
                     for payload in bundled(all, Place { at: 0, len: all.len() }) {
                         let payload = all.get(payload.range()).unwrap_or(&[]);
-                        (d.flags, d.joined) = (flags, joined);
-                        if to.deliver(source, &mut d, &Arrived::Bytes(payload), 0) {
+                        if to.deliver(source, d, &Arrived::Bytes(payload), 0) {
                             (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
                         }
                         d.sequence = d.sequence.wrapping_add(1);
@@ -433,7 +431,7 @@ impl Hub {
                     if bundle > 0 {
                         (d.flags, d.count) = (d.flags | FLAG_PACKED, bundle);
                     }
-                    if to.deliver(source, &mut d, &arrived, self.coming) {
+                    if to.deliver(source, d, &arrived, self.coming) {
                         (messages, bytes) = (u32::from(bundle.max(1)), len);
                     }
                 }

@@ -459,20 +459,13 @@ impl Domain {
     }
 
     /// A slot for a message of `len` bytes, after growing if need be. It is held once.
-    #[inline(always)]
     pub(crate) fn take_slot(&mut self, len: u32) -> Option<SlotId> {
         let len = u64::from(len).max(1);
         if self.slab.available(len) == 0 {
-            return self.take_slot_slowly(len);
-        }
-        self.slab.take(len).map(|taken| taken.id)
-    }
-
-    #[cold]
-    fn take_slot_slowly(&mut self, len: u64) -> Option<SlotId> {
-        let slab = &mut self.slab;
-        for outlet in self.outlets.iter_mut().flatten() {
-            outlet.reclaim(slab);
+            let slab = &mut self.slab;
+            for outlet in self.outlets.iter_mut().flatten() {
+                outlet.reclaim(slab);
+            }
         }
         if self.slab.available(len) == 0 {
             self.grow(len);
@@ -520,9 +513,8 @@ impl Domain {
     }
 
     /// Hands a message to the local sinks of its source, or counts it as dropped for each of them. Returns whether it has left
-    /// the network's own memory. `coming` says of how many frames it is known that they come next. What it adds to the descriptor is
-    /// left in it: a copy, read in wide words right after it was written in narrow ones, waits for these to reach the cache.
-    pub(crate) fn deliver(&mut self, source: usize, d: &mut Descriptor, arrived: &Arrived<'_>, coming: usize) -> bool {
+    /// the network's own memory. `coming` says of how many frames it is known that they come next.
+    pub(crate) fn deliver(&mut self, source: usize, mut d: Descriptor, arrived: &Arrived<'_>, coming: usize) -> bool {
         let made: Vec<u8>;
         let mut parts = None;
         let mut arrived = *arrived;
@@ -566,21 +558,21 @@ impl Domain {
         }
         // Nobody is to get it: what it was is counted, and its memory is free at once.
         if reliable && self.is_unwanted(source, d.sequence) {
-            self.hand_out(source, d, &[], held);
+            self.hand_out(source, &mut d, &[], held);
             return true;
         }
         if let Some((total, parts)) = parts {
-            return self.deliver_parts(source, *d, total, parts);
+            return self.deliver_parts(source, d, total, parts);
         }
         // Those before it wait for memory: so does it, and its slot may be what they wait for.
         if let Some(slot) = held.filter(|_| self.remotes[source].as_ref().is_some_and(Remote::is_stalled)) {
             let bytes = self.slab.written(slot, 0, d.length).unwrap_or(&[]).to_vec();
             self.slab.unhold(slot);
             d.flags |= FLAG_COPIED;
-            return self.no_memory(source, *d, bytes);
+            return self.no_memory(source, d, bytes);
         }
         match arrived {
-            Arrived::Bytes(bytes) if !reliable && self.gather(source, d, bytes, coming) => return true,
+            Arrived::Bytes(bytes) if !reliable && self.gather(source, &d, bytes, coming) => return true,
             // What came before it of any source goes first.
             _ => self.hand_out_gathered(),
         }
@@ -593,7 +585,7 @@ impl Domain {
             } else {
                 let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
                 slot = if behind { None } else { self.take_slot(d.length) };
-                let Some(slot) = slot else { return self.no_memory(source, *d, bytes.to_vec()) };
+                let Some(slot) = slot else { return self.no_memory(source, d, bytes.to_vec()) };
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
                     to.copy_from_slice(bytes);
                 }
@@ -604,7 +596,7 @@ impl Domain {
                 }
             }
         }
-        self.hand_out(source, d, inside, slot);
+        self.hand_out(source, &mut d, inside, slot);
         true
     }
 
@@ -680,17 +672,14 @@ impl Domain {
             let open = remote.taps.iter().filter(|t| t.outlet == Some(at) && t.state == TapState::Open && t.joined);
             let last = open.map(|t| t.join).reduce(later_join);
             d.joined = last.unwrap_or(0);
-            let (flags, mut held) = (d.flags, (slot, 0));
-            let as_list = list.filter(|list| list.outlets.contains(&at)).map(|list| {
-                held = (Some(list.slot), list.frames);
-                let (segment, slot) = (list.slot.segment, list.slot.slot);
-                Descriptor { flags: flags & !FLAG_COPIED | FLAG_SCATTERED, segment, slot, length: list.length, ..*d }
-            });
-            if flags & FLAG_COPIED != 0 && !(outlet.scattered && remote.is_scattered(at)) {
-                d.flags = flags & !FLAG_COPIED;
+            let (mut one, mut held) = (*d, (slot, 0));
+            if let Some(list) = list.filter(|list| list.outlets.contains(&at)) {
+                (one.flags, held) = (d.flags & !FLAG_COPIED | FLAG_SCATTERED, (Some(list.slot), list.frames));
+                (one.segment, one.slot, one.length) = (list.slot.segment, list.slot.slot, list.length);
+            } else if one.flags & FLAG_COPIED != 0 && !(outlet.scattered && remote.is_scattered(at)) {
+                one.flags &= !FLAG_COPIED;
             }
-            let slot = held.0;
-            let one = as_list.as_ref().unwrap_or(d);
+            let (one, slot) = (&one, held.0);
             let mut pushed = Pushed::NotMapped;
             if outlet.backlog.is_empty() {
                 pushed = outlet.push(one, inside, held, cap, &mut self.slab);
@@ -707,7 +696,6 @@ impl Domain {
                 let (slot, frames) = held;
                 outlet.backlog.push_back(Waiting { descriptor: *one, inline: inside.to_vec(), slot, frames, sinks });
             }
-            d.flags = flags;
             for tap in remote.taps.iter_mut().filter(|t| t.wants(d.sequence) && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
                     tap.given += d.messages();
