@@ -70,11 +70,16 @@ class TwoHosts:
                 found[r.round] = max(found.get(r.round, value), value) if best else value
         return found
 
+    @staticmethod
+    def _quotients(mine: dict[int, float], theirs: dict[int, float]) -> list[float]:
+        """Mine to theirs, of each round that has both."""
+        return [value / theirs[number] for number, value in mine.items() if theirs.get(number, 0) > 0]
+
     def _ratio(
         self, what: str, bar: str, mine: dict[int, float], theirs: dict[int, float], limit: float, at_most: bool, name: str
     ) -> None:
         """Mine to theirs, round by round, against a limit; the unit is theirs."""
-        quotients = [value / theirs[number] for number, value in mine.items() if theirs.get(number, 0) > 0]
+        quotients = self._quotients(mine, theirs)
         if not quotients:
             self._say(what, bar, f"no round has both insane and {name}", "not measured")
             return
@@ -111,8 +116,7 @@ class TwoHosts:
                 self._say(what, bars[2], self._reason("aeron"), "not measured")
 
     def _lower(self, what: str, bar: str, mine: Cell, other: Cell) -> None:
-        theirs = self._by_round([other], "median_us")
-        quotients = [v / theirs[n] for n, v in self._by_round([mine], "median_us").items() if n in theirs]
+        quotients = self._quotients(self._by_round([mine], "median_us"), self._by_round([other], "median_us"))
         name = f"{other.key} {other.variant} {other.waiting}".replace("  ", " ")
         if not quotients:
             self._say(what, bar, f"no round has both {mine.key} and {name}", "not measured")
@@ -188,7 +192,7 @@ class TwoHosts:
             others = [*self._cells("insane", experiment, payload=payload, waiting="adaptive", variant="")]
             others += [cell for key in PEERS[:2] for cell in self._cells(key, experiment, payload=payload)]
             for cell in others:
-                quotients = [v / relay[n] for n, v in self._by_round([cell], metric).items() if n in relay]
+                quotients = self._quotients(self._by_round([cell], metric), relay)
                 if quotients:
                     shares = shown(median_interval(quotients, self.judge.rng))
                     self._say(what, f"{cell.key} beside a bare relay", f"{shares} of it", "reported")

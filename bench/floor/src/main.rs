@@ -19,6 +19,7 @@ use bench_harness::{
     Args, Consumer, Control, Description, Echoer, Mode, Pinger, Producer, Role, Stop, System, Tally, Waiting,
 };
 
+use bench_sockets::gso::SEGMENT;
 use line::{Line, Patience};
 use memory::Shared;
 use ring::{Reader, Ring, Wake, Writer};
@@ -74,11 +75,7 @@ impl Consumer for Reading {
 
 fn offered(args: &Args) -> Result<()> {
     match args.variant.as_str() {
-        RELAY | RELAY_GSO
-            if args.waiting == Waiting::Adaptive && args.two_hosts() && args.payload <= relay::MOST_PAYLOAD =>
-        {
-            Ok(())
-        }
+        RELAY | RELAY_GSO if args.waiting == Waiting::Adaptive && args.two_hosts() && args.payload <= SEGMENT => Ok(()),
         _ if args.waiting == Waiting::Adaptive => bail!("the floor only spins or sleeps"),
         "" => Ok(()),
         WAKE_EACH | CHAIN_2 | CHAIN_6 if args.waiting == Waiting::Sleep => Ok(()),
@@ -169,33 +166,33 @@ impl System for Floor {
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {
-        if args.variant == RELAY {
-            let (line, socket) = (open_line_of(args, args.index)?, relay::socket(args)?);
-            control.ready()?;
-            control.await_go()?;
-            let pass_on = if args.index == 0 { relay::asking } else { relay::answering };
-            return pass_on(&line, &socket, args.payload);
+        let begin = || control.ready().and_then(|()| control.await_go()).map(drop);
+        match (args.variant.as_str(), args.index) {
+            (RELAY, index) => {
+                let (line, socket) = (open_line_of(args, index)?, relay::socket(args)?);
+                begin()?;
+                let pass_on = if index == 0 { relay::asking } else { relay::answering };
+                pass_on(&line, &socket, args.payload)
+            }
+            (RELAY_GSO, index) => {
+                let (ring, socket) = (open_ring(args)?, relay::socket(args)?);
+                begin()?;
+                match index {
+                    0 => relay::sending(Reader::new(ring, 0), &socket, args.payload),
+                    _ => relay::receiving(Writer::new(ring), &socket, args.payload),
+                }
+            }
+            (CHAIN_6, index) => {
+                let (from, to) = (open_line_of(args, index)?, open_line_of(args, index + 1)?);
+                begin()?;
+                for n in 1.. {
+                    // The process is ended where it sleeps, when its standard input closes.
+                    from.pass_on(&to, n);
+                }
+                Ok(())
+            }
+            _ => bail!("only a chain of six and relays have helpers"),
         }
-        if args.variant == RELAY_GSO {
-            let (ring, socket) = (open_ring(args)?, relay::socket(args)?);
-            control.ready()?;
-            control.await_go()?;
-            return match args.index {
-                0 => relay::sending(Reader::new(ring, 0), &socket, args.payload),
-                _ => relay::receiving(Writer::new(ring), &socket, args.payload),
-            };
-        }
-        if args.variant != CHAIN_6 {
-            bail!("only a chain of six and relays have helpers");
-        }
-        let (from, to) = (open_line_of(args, args.index)?, open_line_of(args, args.index + 1)?);
-        control.ready()?;
-        control.await_go()?;
-        for n in 1.. {
-            // The process is ended where it sleeps, when its standard input closes.
-            from.pass_on(&to, n);
-        }
-        Ok(())
     }
 }
 

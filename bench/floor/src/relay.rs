@@ -7,31 +7,19 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use bench_harness::{Args, Window, Words, stamp};
-use bench_sockets::gso::{self, JOINED_BYTES};
+use bench_sockets::gso::{self, JOINED_BYTES, WINDOW_BYTES, WORD};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::line::Line;
 use crate::ring::{Reader, Writer};
 
 /// Both helpers' port, each in its host's namespace.
 const PORT: u16 = 17_017;
-/// Asked of the kernel for the socket's buffers, as raw UDP does.
-const SOCKET_BUFFER: usize = 8 << 20;
-/// What may be on its way between the helpers, in bytes of payload, as with raw UDP.
-const WINDOW_BYTES: usize = 2 << 20;
-/// The most bytes and datagrams of one call.
-const MOST_BYTES: usize = 65_507;
-const MOST_DATAGRAMS: usize = 64;
-/// How long the sending helper waits for the other one's word.
-const WORD: Duration = Duration::from_millis(20);
-/// The most payload of one datagram.
-pub const MOST_PAYLOAD: usize = 1472;
-
 /// A helper's socket, connected to the other helper's.
 pub fn socket(args: &Args) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((args.own, PORT)).context("binding the helper's port")?;
@@ -41,9 +29,7 @@ pub fn socket(args: &Args) -> Result<UdpSocket> {
 }
 
 fn prepare(socket: &UdpSocket) -> Result<()> {
-    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
-        sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER)?;
-    }
+    gso::make_room(socket)?;
     Ok(socket.set_nonblocking(true)?)
 }
 
@@ -99,7 +85,7 @@ fn expect(came: usize, message: &[u8], n: u64) -> Result<()> {
 /// One way: takes what is in the ring, as much as one call sends, and never waits for more.
 pub fn sending(mut ring: Reader, socket: &UdpSocket, payload: usize) -> Result<()> {
     gso::cut(socket.as_fd(), payload).context("UDP_SEGMENT")?;
-    let mut run = vec![0; (MOST_BYTES / payload).min(MOST_DATAGRAMS) * payload];
+    let mut run = vec![0; gso::messages_of_a_call(payload) * payload];
     let mut window = Window::new(WINDOW_BYTES, payload);
     loop {
         let filled = run.chunks_mut(payload).map_while(|message| ring.copy(message).then_some(())).count();

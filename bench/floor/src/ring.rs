@@ -188,20 +188,19 @@ impl Reader {
         let sequence = self.ring.shared.word64(slot);
         while sequence.load(Acquire) != self.next + 1 {
             // pairs with: Writer::put
+            if self.ring.wake == Wake::Never {
+                continue;
+            }
+            // What was read is given back before resting: the writer may be waiting for just that.
+            self.report();
             if self.ring.wake == Wake::Yield {
-                self.report();
                 std::thread::yield_now();
-            } else if self.ring.wake != Wake::Never {
-                // What was read is given back before sleeping: the writer may be waiting for just that.
-                self.report();
+            } else {
                 self.sleep(slot);
             }
         }
         self.ring.shared.read_all(slot + SEQUENCE_BYTES, self.ring.payload);
-        self.next += 1;
-        if self.next.is_multiple_of(REPORT_EVERY) {
-            self.report();
-        }
+        self.advance();
     }
 
     /// Copies the next message, if it is there, for who passes it on.
@@ -213,11 +212,16 @@ impl Reader {
             return false;
         }
         self.ring.shared.read(slot + SEQUENCE_BYTES, out);
+        self.advance();
+        true
+    }
+
+    #[inline]
+    fn advance(&mut self) {
         self.next += 1;
         if self.next.is_multiple_of(REPORT_EVERY) {
             self.report();
         }
-        true
     }
 
     fn report(&self) {

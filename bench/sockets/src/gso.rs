@@ -3,19 +3,46 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use anyhow::Result;
 use bench_harness::{Tally, stamp};
+use rustix::net::sockopt;
 
 /// The most payload of one datagram over IPv4 and an MTU of 1500 bytes.
-const SEGMENT: usize = 1472;
+pub const SEGMENT: usize = 1472;
 /// The most bytes of one call: the length of a datagram over IPv4.
 const MOST_BYTES: usize = 65_507;
 /// The most datagrams of one call that every kernel takes.
 const MOST_DATAGRAMS: usize = 64;
 /// Room for the longest run that the kernel joins.
 pub const JOINED_BYTES: usize = 65_536;
+/// What may be on its way of runs, in bytes of payload: a part of the receiver's buffer, which also holds the kernel's records.
+pub const WINDOW_BYTES: usize = 2 << 20;
+/// How long a sender waits for its receiver's word.
+pub const WORD: Duration = Duration::from_millis(20);
+
+/// Asked of the kernel for a socket's buffer; what it grants depends on the machine's limit and our rights.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Gives a socket room for what may be on its way to it.
+///
+/// # Errors
+/// The socket refuses.
+pub fn make_room(socket: &UdpSocket) -> io::Result<()> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER)?;
+    }
+    Ok(())
+}
+
+/// How many messages of `payload` bytes, each a datagram, one call takes.
+#[must_use]
+pub fn messages_of_a_call(payload: usize) -> usize {
+    (MOST_BYTES / payload).min(MOST_DATAGRAMS)
+}
 
 fn set(socket: BorrowedFd<'_>, name: libc::c_int, value: usize) -> io::Result<()> {
     let value = libc::c_int::try_from(value).map_err(io::Error::other)?;
@@ -55,7 +82,7 @@ impl Run {
     #[must_use]
     pub fn new(payload: usize) -> Self {
         let (messages, call) = if payload <= SEGMENT {
-            let messages = (MOST_BYTES / payload).min(MOST_DATAGRAMS);
+            let messages = messages_of_a_call(payload);
             (messages, messages * payload)
         } else {
             (1, (MOST_BYTES / SEGMENT).min(MOST_DATAGRAMS) * SEGMENT)

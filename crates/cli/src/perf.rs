@@ -112,11 +112,6 @@ impl PerfSource {
             }
             // What is not the last of its batch goes all the same.
             source.flush()?;
-            let elapsed = start.elapsed();
-            if elapsed >= self.duration {
-                break;
-            }
-            progress.show(|| format!("{emitted} emitted, {:.0} s left", (self.duration - elapsed).as_secs_f64()));
             if let Some(rate) = self.rate {
                 let due = Duration::try_from_secs_f64(emitted as f64 / rate).unwrap_or(self.duration);
                 // In slices, so that it can be interrupted.
@@ -124,10 +119,12 @@ impl PerfSource {
                 while !left().is_zero() && !is_set(&stop) {
                     std::thread::sleep(left());
                 }
-                if start.elapsed() >= self.duration {
-                    break;
-                }
             }
+            let elapsed = start.elapsed();
+            if elapsed >= self.duration {
+                break;
+            }
+            progress.show(|| format!("{emitted} emitted, {:.0} s left", (self.duration - elapsed).as_secs_f64()));
         }
         progress.end();
         let seconds = start.elapsed().as_secs_f64();

@@ -3,27 +3,23 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use bench_harness::{
     Absent, Args, Consumer, Description, Echoer, Mode, Pinger, Producer, Stop, System, Tally, Waiting, Window, Words,
     check, stamp,
 };
-use bench_sockets::gso::{self, JOINED_BYTES, Joiner, Run};
+use bench_sockets::gso::{self, JOINED_BYTES, Joiner, Run, WINDOW_BYTES, WORD};
 use bench_sockets::meet::{learn_port, tell_port};
 use bench_sockets::wait::{prepare, until_ready};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Asked of the kernel for each socket's buffers; what it grants depends on the machine's limit and our rights.
-const SOCKET_BUFFER: usize = 8 << 20;
 /// The largest payload that one datagram over IPv4 carries.
 const LARGEST: usize = 65_507;
 const GSO: &str = "gso";
-/// What may be on its way of runs, in bytes of payload: a part of the receiver's buffer, which also holds the kernel's records.
-const WINDOW_BYTES: usize = 2 << 20;
 
 struct Udp;
 
@@ -42,9 +38,7 @@ impl Port {
             other => bail!("no variant '{other}'"),
         };
         let socket = UdpSocket::bind((args.own, 0)).context("binding a port")?;
-        if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER)?;
-        }
+        gso::make_room(&socket)?;
         prepare(&socket, args.waiting)?;
         Ok(Self { socket, waiting: args.waiting, buffer: vec![0; bytes] })
     }
@@ -162,9 +156,6 @@ struct Flow {
     run: Run,
     window: Window,
 }
-
-/// How long a sender waits for its receiver's word.
-const WORD: Duration = Duration::from_millis(20);
 
 impl Flow {
     fn new(args: &Args) -> Result<Self> {
