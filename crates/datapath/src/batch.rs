@@ -87,6 +87,16 @@ impl<'m> TxBatch<'m> {
         self.frames.push(TxFrame { to, head, piece, cookie, may_pad: false, outcome: Outcome::Pending });
     }
 
+    /// Makes frames of `len` bytes each of everything in the buffer from byte `start` on; the ends of all of them may be added zeros
+    /// to, or of none.
+    pub fn commit_alike(&mut self, to: Address, start: usize, len: usize, may_pad: bool) {
+        let end = self.bytes.len();
+        self.frames.extend((start..end).step_by(len.max(1)).map(|start| {
+            let head = start..(start + len).min(end);
+            TxFrame { to, head, piece: None, cookie: 0, may_pad, outcome: Outcome::Pending }
+        }));
+    }
+
     /// Lets the datapath add zeros to the end of the frame that was added last.
     #[inline]
     pub fn allow_padding(&mut self) {
@@ -296,4 +306,25 @@ pub struct RxReport {
     pub frames: usize,
     /// There may be more: the batch's limit was met or its slots have run out.
     pub more: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_alike_are_as_those_that_are_added_one_by_one() {
+        let to = Address::Ip(([127, 0, 0, 1], 1).into());
+        let [mut one, mut other] = [TxBatch::default(), TxBatch::default()];
+        for bytes in [[1; 24], [2; 24], [3; 24]] {
+            one.frame(to, &bytes, 0);
+            one.allow_padding();
+            other.buffer().extend_from_slice(&bytes);
+        }
+        other.commit_alike(to, 0, 24, true);
+        let seen = |batch: &TxBatch<'_>| -> Vec<_> {
+            batch.frames().iter().map(|frame| (batch.head(frame).to_vec(), frame.may_pad, frame.outcome)).collect()
+        };
+        assert_eq!((seen(&one), other.frames().len()), (seen(&other), 3));
+    }
 }

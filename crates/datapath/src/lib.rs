@@ -86,6 +86,9 @@ pub struct Capabilities {
     pub slot_bytes: usize,
     /// How many frames one transmit does best with.
     pub burst: usize,
+    /// The most frames of one length, and bytes of them, that it hands to the technology as one piece, which costs not much more than
+    /// a frame by itself; (1, 0) if it does not.
+    pub joins: (usize, usize),
     /// What it does with payload that it did not allocate.
     pub foreign: Foreign,
     /// Whether payload can be received straight into a message's slot ([`Place`]).
@@ -105,11 +108,19 @@ impl Capabilities {
             max_frame,
             slot_bytes: max_frame,
             burst: 64,
+            joins: (1, 0),
             foreign: Foreign::Copies,
             places: false,
             detects_changes: false,
             needs_packet_engine: false,
         }
+    }
+
+    /// How many frames of so many bytes it hands to the technology as one piece, at least 1.
+    #[inline]
+    #[must_use]
+    pub fn joined(&self, bytes: usize) -> usize {
+        self.joins.0.min(self.joins.1 / bytes.max(1)).max(1)
     }
 }
 

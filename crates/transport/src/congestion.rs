@@ -6,8 +6,12 @@
 
 use std::time::Duration;
 
-/// Bytes that may go out back to back: two pieces of segmentation offload.
+/// Bytes that may go out back to back on any path: two pieces of segmentation offload.
 const BURST: f64 = 131_072.0;
+
+/// On a fast one it is what the pace lets go in so many seconds, at most so many bytes: pieces would be cut short otherwise, and each
+/// costs the same. Whom they meet on their way waits no longer for it.
+const FAST_BURST: (f64, f64) = (100e-6, 1_048_576.0);
 
 /// Bytes that may go beyond that, to end a message's run of frames: one more piece.
 const OVERDRAFT: f64 = BURST / 2.0;
@@ -79,7 +83,8 @@ impl Congestion {
         let gain = if self.window < self.threshold { 2.0 } else { 1.25 };
         let rate = gain * self.window / rtt.as_secs_f64().max(1e-6);
         let passed = now.saturating_sub(self.refilled).as_secs_f64();
-        self.tokens = (self.tokens + rate * passed).min(BURST.max(self.frame));
+        let most = (rate * FAST_BURST.0).clamp(BURST, FAST_BURST.1);
+        self.tokens = (self.tokens + rate * passed).min(most.max(self.frame));
         self.refilled = now;
         if self.tokens > 0.0 { now } else { now + Duration::from_secs_f64((-self.tokens / rate).min(1.0) + 1e-6) }
     }
@@ -87,6 +92,17 @@ impl Congestion {
     /// Whether a run of frames that was begun may go on against the pace, which is made up for after it.
     pub(crate) fn may_end_run(&self) -> bool {
         self.tokens > -OVERDRAFT
+    }
+
+    /// How many frames of so many bytes may go now, if one may ([`Self::has_room`], [`Self::pace`], or [`Self::may_end_run`] with
+    /// `ends_run`).
+    pub(crate) fn frames(&self, bytes: usize, ends_run: bool) -> usize {
+        if self.dedicated {
+            return usize::MAX;
+        }
+        let tokens = if ends_run { self.tokens + OVERDRAFT } else { self.tokens };
+        let bytes_left = tokens.min(self.window - self.in_flight as f64);
+        ((bytes_left / bytes.max(1) as f64).ceil() as usize).max(1)
     }
 
     pub(crate) fn sent(&mut self, bytes: usize) {
@@ -198,6 +214,22 @@ mod tests {
         }
         // 32 frames of 1000 bytes each 10 ms, a quarter more, and the burst.
         assert!((3_900_000..4_300_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_fast_path_takes_what_it_carries_in_a_moment_back_to_back() {
+        // 1 MB in 250 us is 5 GB/s with the gain of a quarter: 500 kB in 100 us. As much in 100 ms is 12 MB/s: two pieces.
+        for (rtt, burst) in [(Duration::from_micros(250), 500_000), (MS * 100, BURST as usize)] {
+            let mut c = Congestion::new(false, 1000);
+            (c.window, c.threshold) = (1e6, 0.0);
+            let (start, mut sent) = (Duration::from_secs(1), 0);
+            while c.pace(start, rtt) <= start {
+                let run = c.frames(1000, false).min(64);
+                c.sent(run * 1000);
+                sent += run * 1000;
+            }
+            assert!((burst..burst + 1000).contains(&sent), "{sent}");
+        }
     }
 
     #[test]

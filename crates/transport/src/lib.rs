@@ -100,6 +100,6 @@ mod turns;
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
 pub use path::{
-    Built, End, Event, Fit, Gather, Landing, Landings, Lies, LostReason, Path, Payloads, Receipt, Rejected, Rest,
-    SendError, Store, Stray,
+    Alike, Built, End, Event, Fit, Gather, Landing, Landings, Lies, LostReason, Path, Payloads, Receipt, Rejected,
+    Rest, SendError, Store, Stray, copy_alike,
 };

@@ -209,6 +209,12 @@ impl OutFlow {
         if self.carried < self.limit_bytes { self.limit_index.saturating_sub(self.next_index) } else { 0 }
     }
 
+    /// How many messages of so many bytes may go before the credit of bytes is used up.
+    #[inline]
+    pub(crate) fn most_of_bytes(&self, bytes: u32) -> u64 {
+        self.limit_bytes.saturating_sub(self.carried).div_ceil(u64::from(bytes.max(1)))
+    }
+
     /// How many messages of a bundle may go now.
     #[inline]
     fn most_of(&self, message: &Outgoing) -> u16 {

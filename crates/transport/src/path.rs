@@ -242,7 +242,49 @@ pub trait Payloads {
     fn copy_bundle(&mut self, token: u64, rest: Rest, fit: Fit, out: &mut Vec<u8>) {
         self.copy(token, rest.offset, fit.len, out);
     }
+
+    /// Appends the payloads of the next messages of a bundle as long as those are of `size` bytes, a multiple of 8, each after what
+    /// `head` appends for it; how many those were, `most` at most.
+    fn copy_alike(
+        &mut self,
+        token: u64,
+        rest: Rest,
+        (size, most): (u32, u16),
+        out: &mut Vec<u8>,
+        head: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> u16 {
+        copy_alike(self, token, rest, (size, most), out, head)
+    }
 }
+
+/// [`Payloads::copy_alike`] as it is if nothing better is known: by [`Payloads::bundle`] and [`Payloads::copy`].
+pub fn copy_alike<P: Payloads + ?Sized>(
+    payloads: &mut P,
+    token: u64,
+    rest: Rest,
+    (size, most): (u32, u16),
+    out: &mut Vec<u8>,
+    head: &mut dyn FnMut(&mut Vec<u8>),
+) -> u16 {
+    let stride = BUNDLE_WORD + size;
+    let mut copied = 0;
+    while copied < most.min(rest.count) {
+        let offset = rest.offset + u32::from(copied) * stride;
+        let left = Rest { offset, count: rest.count - copied };
+        if !payloads.bundle(token, left, stride, 1).is_some_and(|fit| fit.count == 1 && fit.first == size) {
+            break;
+        }
+        head(out);
+        let end = out.len() + size as usize;
+        payloads.copy(token, offset + BUNDLE_WORD, size, out);
+        out.resize(end, 0);
+        copied += 1;
+    }
+    copied
+}
+
+/// What comes before each message of a bundle, in bytes.
+pub(crate) const BUNDLE_WORD: u32 = 8;
 
 /// What is left of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,6 +328,17 @@ pub struct Built {
     pub gather: Option<Gather>,
     /// The datapath may add zeros to its end, so that it travels joined with those before and after it. Not said of parts of
     /// large messages: each of those shall be a run of its own, which can be placed before it is read.
+    pub may_pad: bool,
+}
+
+/// Frames of one length that were built one after the other at the end of the caller's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alike {
+    /// How many.
+    pub frames: usize,
+    /// The length of each in bytes.
+    pub len: usize,
+    /// As [`Built::may_pad`].
     pub may_pad: bool,
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use insane_wire::fragment::{Fragments, whole_limit};
 use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
-use insane_wire::frame::record::{BUNDLE_BYTES, FRAGMENT_BYTES, MESSAGE_BYTES, Part};
+use insane_wire::frame::record::{FRAGMENT_BYTES, MESSAGE_BYTES, Part};
 use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_message, next_part};
 
 use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
-use crate::path::{Built, End, Event, Gather, LostReason, Path, Payloads, Rest, TICK};
+use crate::path::{Alike, BUNDLE_WORD, Built, End, Event, Gather, LostReason, Path, Payloads, Rest, TICK};
 
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
@@ -19,9 +19,6 @@ const PAD_BELOW: u32 = 32 << 10;
 
 /// Messages of so many bytes share a record with others wherever that is possible.
 const SMALL: u32 = 64;
-
-/// What comes before each message of a bundle, in bytes.
-const BUNDLE_WORD: u32 = 8;
 
 /// What a record costs beside its payload, in bytes: messages without a payload use up a turn, too.
 const OWN_BYTES: u32 = MESSAGE_BYTES as u32;
@@ -75,8 +72,8 @@ impl Path {
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
-        } else if let Some(built) = self.next_alike(now, out, payloads) {
-            return Some(built);
+        } else if let Some(Alike { len, may_pad, .. }) = self.build_alike(now, out, payloads, 1) {
+            return Some(Built { len, gather: None, may_pad });
         }
         if self.hello_due.is_some_and(|due| due <= now) {
             return Some(self.build_hello(now, out));
@@ -131,49 +128,92 @@ impl Path {
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
-    /// As [`Path::transmit`], if what goes next is as what went last, another part of the same message or the next message of the same
-    /// bundle, of the same size, and nothing else is to go with it.
+    /// After [`Path::transmit`], at the same time, has built a frame: builds up to `most` more at the end of `out` that are like it,
+    /// further parts of the same message or messages of the same bundle, of the same size, and nothing else with them. `None`: what
+    /// goes next is not like it.
+    pub fn transmit_alike(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        payloads: &mut dyn Payloads,
+        most: usize,
+    ) -> Option<Alike> {
+        if now == self.last_poll { self.build_alike(now, out, payloads, most) } else { None }
+    }
+
     #[inline]
-    fn next_alike(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
+    fn build_alike(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        payloads: &mut dyn Payloads,
+        most: usize,
+    ) -> Option<Alike> {
         let Pattern { at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let others = self.turns.front() != Some(flow) || !self.control.is_empty();
         let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
-        if size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
+        if most == 0 || size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
             return None;
         }
+        let own = if self.in_parts { 0 } else { BUNDLE_WORD };
+        let len = self.pattern.head.len() + size as usize;
+        let most = most.min(self.congestion.frames(len, self.in_parts));
+        let turn = self.turns.left(own + size + OWN_BYTES) as usize;
+        let most = u16::try_from(most.min(turn)).unwrap_or(u16::MAX);
         let source = self.out.get_mut(&flow)?;
-        let (next, gone) = if self.in_parts {
-            (source.next_part(index, size)?, Gone { len: size, count: 0, payload: size })
-        } else {
-            // The room is as in [`add_bundle`].
-            let next = source.next_of_bundle()?;
-            let room = (limit & !7).saturating_sub(HEADER_BYTES + BUNDLE_BYTES) as u32;
-            let rest = Rest { offset: next.span.offset, count: next.message.bundle };
-            let fit = payloads.bundle(next.message.token, rest, room, next.most)?;
-            if fit.count != 1 || fit.first != size || fit.len > next.span.len {
-                return None;
+        let head = &self.pattern.head;
+        let mut counter = self.counter;
+        let (next, count, may_pad) = if self.in_parts {
+            let next = source.next_part(index, size)?;
+            let Span { offset, len, .. } = next.span;
+            // The last is another size, and all or none may be padded.
+            let left = if offset < PAD_BELOW { len.min(PAD_BELOW - offset + size) } else { len };
+            let count = u16::try_from((left - 1) / size).unwrap_or(u16::MAX).min(most);
+            for n in 0..u32::from(count) {
+                next_part(out, head, counter, offset + n * size);
+                let end = out.len() + size as usize;
+                payloads.copy(next.message.token, offset + n * size, size, out);
+                out.resize(end, 0);
+                counter += 1;
             }
-            (next, Gone { len: fit.len, count: 1, payload: size })
-        };
-        let Next { message, span, .. } = next;
-        let (start, own) = (out.len(), if self.in_parts { 0 } else { BUNDLE_WORD });
-        if self.in_parts {
-            next_part(out, &self.pattern.head, self.counter, span.offset);
+            (next, count, offset < PAD_BELOW)
         } else {
-            next_message(out, &self.pattern.head, self.counter, span.index as u32, message.sequence);
+            let next = source.next_of_bundle()?;
+            let Next { message, span, .. } = next;
+            // Its last goes by itself: with it the bundle ends.
+            let most = u64::from(most.min(next.most).min(message.bundle - 1)).min(source.most_of_bytes(size));
+            let rest = Rest { offset: span.offset, count: message.bundle };
+            let (mut index, mut sequence) = (span.index, message.sequence);
+            let mut write_head = |out: &mut Vec<u8>| {
+                next_message(out, head, counter, index as u32, sequence);
+                (counter, index, sequence) = (counter + 1, index + 1, sequence + 1);
+            };
+            (next, payloads.copy_alike(message.token, rest, (size, most as u16), out, &mut write_head), true)
+        };
+        let (stride, bundled) = (own + size, u16::from(!self.in_parts));
+        if count == 0 || u32::from(count) * stride > next.span.len {
+            out.truncate(out.len() - usize::from(count) * len);
+            return None;
         }
-        payloads.copy(message.token, span.offset + own, size, out);
-        out.resize(start + self.pattern.head.len() + size as usize, 0);
-        let mut contents = self.spare.pop().unwrap_or_default();
-        if source.spec.reliable {
-            contents.push(Content::Span(flow, Span { len: gone.len, count: gone.count, ..span }));
-        }
+        let gone = Gone { len: u32::from(count) * stride, count: count * bundled, payload: u32::from(count) * size };
         source.took(&next, gone);
-        self.turns.sent(gone.len + OWN_BYTES);
-        let len = out.len() - start;
-        self.register(now, len, true, contents);
-        Some(Built { len, gather: None, may_pad: !self.in_parts || span.offset < PAD_BELOW })
+        let reliable = source.spec.reliable;
+        self.turns.sent(gone.len + u32::from(count) * OWN_BYTES);
+        for n in 0..u32::from(count) {
+            let mut contents = self.spare.pop().unwrap_or_default();
+            if reliable {
+                let offset = next.span.offset + n * stride;
+                let index = next.span.index + u64::from(n) * u64::from(bundled);
+                contents.push(Content::Span(flow, Span { index, offset, len: stride, count: bundled }));
+            }
+            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+            self.counter += 1;
+        }
+        self.stats.sent_frames += u64::from(count);
+        self.last_sent = now;
+        self.congestion.sent(usize::from(count) * len);
+        Some(Alike { frames: count.into(), len, may_pad })
     }
 
     /// Remembers a frame that was built if the next may be like it: if there is nothing in it but what the pattern says.

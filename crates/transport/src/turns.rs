@@ -51,6 +51,14 @@ impl Turns {
         self.front().is_none()
     }
 
+    /// How many times so many bytes the first one may send, one at least, before it is another's turn.
+    #[inline]
+    pub(crate) fn left(&self, bytes: u32) -> u32 {
+        let is_busy = self.fresh.flows.is_empty();
+        let (row, turn) = if is_busy { (&self.busy, TURN_BYTES) } else { (&self.fresh, FIRST_TURN_BYTES) };
+        turn.saturating_sub(row.used).div_ceil(bytes.max(1)).max(1)
+    }
+
     /// The first one has sent so many bytes.
     #[inline]
     pub(crate) fn sent(&mut self, bytes: u32) {

@@ -172,6 +172,7 @@ impl Datapath for UdpDatapath {
         let mut can = Capabilities::plain("udp", self.family_limit().0);
         can.slot_bytes = SLOT_BYTES;
         can.burst = 256;
+        can.joins = if self.segmentation { (transmit::MAX_SEGMENTS, transmit::MAX_SEGMENTED) } else { (1, 0) };
         can.foreign = Foreign::Gathers;
         can.places = true;
         can.detects_changes = true;

@@ -12,10 +12,10 @@ use crate::UdpDatapath;
 use crate::sys::{MAX_PIECES, Messages};
 
 /// The most segments of a message: the kernel's limit on all versions that can segment.
-const MAX_SEGMENTS: usize = 64;
+pub(crate) const MAX_SEGMENTS: usize = 64;
 
 /// The most bytes of a message of segments: with the headers of IPv6 it must stay under 64 KiB.
-const MAX_SEGMENTED: usize = 65_400;
+pub(crate) const MAX_SEGMENTED: usize = 65_400;
 
 /// A frame is filled up with at most this part of its neighbours' size.
 const MOST_PADDING: usize = 4;
@@ -130,7 +130,7 @@ impl UdpDatapath {
             return 1;
         }
         let follows = |at: usize| frames.get(at).is_some_and(|next| next.to == first.to && next.len() <= size);
-        let most = most.min(MAX_SEGMENTS).min(MAX_SEGMENTED / size).max(1);
+        let most = most.min(self.capabilities().joined(size));
         let mut run = 1;
         for (at, frame) in frames.iter().enumerate().take(most).skip(1) {
             if frame.to != first.to || frame.len() > size || frame.is_empty() {

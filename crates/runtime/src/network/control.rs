@@ -3,6 +3,7 @@
 use crate::network::domain::Domain;
 use insane_shm::link::{Delivery, Descriptor};
 use insane_shm::pack::bytes_for;
+use insane_shm::segment::SegmentView;
 use insane_transport::{Fit, Payloads, Rest};
 use insane_wire::frame::record::{self, bundle_prefix, bundled};
 
@@ -130,13 +131,15 @@ pub(crate) struct Sources<'a> {
 impl Sources<'_> {
     /// Appends what lies in a slot, if that is still there.
     fn append(&self, place: &Place, offset: u32, len: u32, out: &mut Vec<u8>) {
-        let link = self.domains.get(place.domain).and_then(|d| d.intakes.get(place.link)).and_then(Option::as_ref);
         let d = &place.descriptor;
-        let view = link
-            .filter(|l| l.generation == place.generation)
-            .and_then(|l| l.segments.get(usize::from(d.segment)))
-            .and_then(Option::as_ref);
-        let _ = view.is_some_and(|v| v.append(d.slot, d.offset + offset, len, out));
+        let _ = self.view(place).is_some_and(|v| v.append(d.slot, d.offset + offset, len, out));
+    }
+
+    /// The segment of a slot, if that is still there.
+    fn view(&self, place: &Place) -> Option<&SegmentView> {
+        let link = self.domains.get(place.domain)?.intakes.get(place.link)?.as_ref()?;
+        let link = (link.generation == place.generation).then_some(link)?;
+        link.segments.get(usize::from(place.descriptor.segment))?.as_ref()
     }
 }
 
@@ -188,6 +191,33 @@ impl Payloads for Sources<'_> {
             at += bytes_for((*len).into());
             out.resize(start + bytes_for((*len).into()) as usize, 0);
         }
+    }
+
+    fn copy_alike(
+        &mut self,
+        token: u64,
+        rest: Rest,
+        (size, most): (u32, u16),
+        out: &mut Vec<u8>,
+        head: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> u16 {
+        let Some(Held::Pack(place, lengths)) = self.underway.held(token) else {
+            return insane_transport::copy_alike(self, token, rest, (size, most), out, head);
+        };
+        let view = self.view(place);
+        let alike = left(lengths, rest).unwrap_or(&[]).iter().take(most.into());
+        let mut at = place.descriptor.offset + rest.offset + bytes_for(0);
+        let mut copied = 0;
+        for _ in alike.take_while(|len| u32::from(**len) == size) {
+            head(out);
+            let end = out.len() + size as usize;
+            // What is no longer there is zeros, as in [`Self::copy`].
+            let _ = view.is_some_and(|view| view.append(place.descriptor.slot, at, size, out));
+            out.resize(end, 0);
+            at += bytes_for(size);
+            copied += 1;
+        }
+        copied
     }
 
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {

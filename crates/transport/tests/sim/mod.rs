@@ -449,6 +449,14 @@ impl Host {
             assert_eq!(frame.len(), built.len);
             assert!(frame.len() <= self.config.frame_limit);
             frames.push(frame);
+            // Runs of frames that are alike, of all lengths.
+            let most = self.next_token as usize % 70;
+            if let Some(alike) = self.path.transmit_alike(now, &mut out, &mut self.payloads, most) {
+                assert!(alike.frames <= most && alike.len <= self.config.frame_limit);
+                assert_eq!(out.len(), alike.frames * alike.len);
+                frames.extend(out.chunks(alike.len).map(<[u8]>::to_vec));
+                out.clear();
+            }
             assert!(frames.len() < 100_000, "no end of frames");
         }
         frames

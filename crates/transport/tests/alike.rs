@@ -1,0 +1,166 @@
+//! Frames that are built as a run are those that would have been built one by one.
+
+mod sim;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use insane_transport::{Config, Event, Fit, FlowSpec, Outgoing, Path, Payloads, Rest, Store};
+use insane_wire::frame::record::bundle_prefix;
+use sim::{MS, Random};
+
+/// Payloads by token, as they lie with their owner.
+#[derive(Default)]
+struct Memory(HashMap<u64, Vec<u8>>);
+
+impl Payloads for Memory {
+    fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0[&token][offset as usize..(offset + len) as usize]);
+    }
+
+    fn bundle(&mut self, token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
+        let bytes = &self.0[&token][rest.offset as usize..];
+        let first = u64::from_le_bytes(*bytes.first_chunk()?) as u32;
+        let (len, count) = bundle_prefix(bytes, room as usize, most)?;
+        let (mut payload, mut at) = (0, 0);
+        for _ in 0..count {
+            let size = u64::from_le_bytes(*bytes[at..].first_chunk()?) as u32;
+            (payload, at) = (payload + size, at + 8 + size.next_multiple_of(8) as usize);
+        }
+        let len = if count == 0 { 8 + first.next_multiple_of(8) } else { len as u32 };
+        Some(Fit { count, len, payload, first })
+    }
+}
+
+impl Store for Memory {
+    fn reserve(&mut self, _flow: u32, _bytes: u32, _urgent: bool) -> Option<u64> {
+        Some(0)
+    }
+    fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
+}
+
+/// A sender, its peer, and all that the sender has sent, with what may be padded.
+struct Twin {
+    path: Path,
+    peer: Path,
+    memory: Memory,
+    sent: Vec<(Vec<u8>, bool)>,
+    runs: usize,
+}
+
+impl Twin {
+    fn new(config: Config) -> Self {
+        let [path, peer] = [1, 2].map(|seed| Path::new(config, seed, MS * 10));
+        Self { path, peer, memory: Memory::default(), sent: Vec::new(), runs: 0 }
+    }
+
+    /// All frames that go now; as runs of up to `most`, if that is not 0.
+    fn send(&mut self, now: Duration, most: usize) -> Vec<Vec<u8>> {
+        let (first, mut out) = (self.sent.len(), Vec::new());
+        while let Some(built) = self.path.transmit(now, &mut out, &mut self.memory) {
+            self.sent.push((std::mem::take(&mut out), built.may_pad));
+            if let Some(alike) = self.path.transmit_alike(now, &mut out, &mut self.memory, most) {
+                assert!((1..=most).contains(&alike.frames) && alike.frames * alike.len == out.len());
+                self.sent.extend(out.chunks(alike.len).map(|frame| (frame.to_vec(), alike.may_pad)));
+                self.runs += usize::from(alike.frames > 1);
+                out.clear();
+            }
+        }
+        self.sent[first..].iter().map(|(frame, _)| frame.clone()).collect()
+    }
+
+    /// A millisecond: everything goes, and what comes is taken at once.
+    fn step(&mut self, now: Duration, most: usize) {
+        let (path, peer) = (&mut self.path, &mut self.peer);
+        while let Some(event) = peer.event() {
+            match event {
+                Event::Requested { open, .. } => peer.accept(open.flow, 0),
+                Event::Message { flow, message, .. } => {
+                    peer.consumed(flow, 1, 4096);
+                    peer.advance(flow, message.sequence);
+                }
+                Event::Bundle { flow, message, count, .. } => {
+                    peer.consumed(flow, count.into(), 4096);
+                    peer.advance(flow, message.sequence + u64::from(count) - 1);
+                }
+                _ => {}
+            }
+        }
+        let mut back = Vec::new();
+        while peer.transmit(now, &mut back, &mut self.memory).is_some() {
+            let _ = path.receive(now, &std::mem::take(&mut back), 0, &mut self.memory);
+        }
+        while path.event().is_some() {}
+        for frame in self.send(now, most) {
+            let _ = self.peer.receive(now, &frame, 0, &mut self.memory);
+        }
+    }
+}
+
+/// Messages of a bundle: mostly alike.
+fn bundle(random: &mut Random) -> (Vec<u8>, u16) {
+    let count = 1 + random.below(63) as u16;
+    let size = [8, 64, 256, 512, 1000, 1024, 1100, 1400][random.below(8) as usize];
+    let (mut bytes, odd) = (Vec::new(), random.percent(30));
+    for n in 0..count {
+        let len = if odd && random.percent(10) { 1 + random.below(1400) as usize } else { size };
+        bytes.extend_from_slice(&(len as u64).to_le_bytes());
+        bytes.resize(bytes.len() + len, n as u8);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    (bytes, count)
+}
+
+#[test]
+fn frames_of_runs_are_those_that_go_one_by_one() {
+    let (mut runs, mut frames) = (0, 0);
+    for seed in 1..=300 {
+        let mut random = Random(seed);
+        let config = Config {
+            dedicated: random.percent(30),
+            copy_bytes: u32::MAX,
+            credit_bytes: if random.percent(30) { 100_000 } else { 4 << 20 },
+            credit_messages: if random.percent(30) { 50 } else { 16_384 },
+            ..Config::default()
+        };
+        let mut twins = [Twin::new(config), Twin::new(config)];
+        let mut flows = Vec::new();
+        for n in 0..1 + random.below(3) {
+            let spec =
+                FlowSpec { domain: 1, epoch: u128::from(n) + 7, channel: n, reliable: random.percent(40), first: 1 };
+            flows.push((twins.each_mut().map(|twin| twin.path.open(spec))[0], 1u64));
+        }
+        let mut token = 0;
+        for ms in 0..40 {
+            for (flow, sequence) in &mut flows {
+                for _ in 0..random.below(4) {
+                    let (bytes, bundle) = match random.below(4) {
+                        0 => (vec![token as u8; random.below(100_000) as usize], 0),
+                        _ => bundle(&mut random),
+                    };
+                    token += 1;
+                    let next =
+                        Outgoing { token, len: bytes.len() as u32, sequence: *sequence, bundle, ..Outgoing::default() };
+                    *sequence += u64::from(bundle.max(1));
+                    for twin in &mut twins {
+                        twin.memory.0.insert(token, bytes.clone());
+                        twin.path.send(*flow, next).unwrap();
+                    }
+                }
+            }
+            let (now, most) = (MS * (10 + ms), 1 + random.below(100) as usize);
+            for (twin, most) in twins.iter_mut().zip([0, most]) {
+                twin.step(now, most);
+            }
+            let [one, other] = &twins;
+            assert_eq!(one.sent.len(), other.sent.len(), "seed {seed}, {ms} ms");
+            assert_eq!(one.path.stats(), other.path.stats(), "seed {seed}, {ms} ms");
+        }
+        let [one, other] = &twins;
+        assert!(one.sent == other.sent, "seed {seed}: other frames");
+        assert_eq!(one.runs, 0);
+        (runs, frames) = (runs + other.runs, frames + one.sent.len());
+    }
+    assert!(runs > 1000 && frames > 50_000, "{runs} runs, {frames} frames");
+}
