@@ -87,7 +87,7 @@ pub struct Capabilities {
     /// How many frames one transmit does best with.
     pub burst: usize,
     /// The most frames of one length, and bytes of them, that it hands to the technology as one piece, which costs not much more than
-    /// a frame by itself; (1, 0) if it does not.
+    /// a frame by itself; (1, 0) if it does not, or has found that it cannot.
     pub joins: (usize, usize),
     /// What it does with payload that it did not allocate.
     pub foreign: Foreign,
@@ -206,7 +206,7 @@ pub struct Lendable<'a> {
 /// there. Every frame that was handed in has an outcome in its batch; every slot that was handed in is in the batch
 /// afterwards, free or taken.
 pub trait Datapath: Send {
-    /// What it can do. Constant while it is open.
+    /// What it can do. Constant while it is open, but for [`Capabilities::joins`].
     fn capabilities(&self) -> Capabilities;
 
     /// Opens it. May take as long as the technology needs, and may be called again after [`Datapath::close`].

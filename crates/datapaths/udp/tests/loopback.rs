@@ -117,6 +117,29 @@ fn what_landed_comes_before_what_was_taken_in_each_batch() {
 }
 
 #[test]
+fn as_many_frames_as_it_says_are_one_piece() {
+    for len in [64, 1080, 1472] {
+        let (mut a, mut b) = (open(local("127.0.0.1")), open(local("127.0.0.1")));
+        let (to, piece) = (b.address().unwrap(), a.capabilities().joined(len));
+        assert!(piece > 40, "{piece}");
+        let mut tx = TxBatch::default();
+        tx.buffer().resize(len * (piece + 1), 7);
+        tx.commit_alike(to, 0, len, false);
+        assert_eq!(a.transmit(&mut tx).sent, piece + 1);
+        let free = (0..4).map(|name| Slot::owned(name, 65_536)).collect();
+        let mut rx = RxBatch { free, ..RxBatch::default() };
+        let (mut frames, start) = (0, Instant::now());
+        while frames <= piece {
+            frames += b.receive(&mut rx, None).frames;
+            assert!(start.elapsed() < Duration::from_secs(10), "{frames} of {piece}");
+        }
+        assert_eq!(rx.taken.iter().map(|taken| taken.frames().len()).collect::<Vec<_>>(), [piece, 1]);
+    }
+    let plain = open(UdpConfig { segmentation: false, ..local("127.0.0.1") });
+    assert_eq!(plain.capabilities().joined(1080), 1);
+}
+
+#[test]
 fn a_frame_that_may_be_padded_joins_its_neighbours() {
     let (mut a, mut b) = (open(local("127.0.0.1")), open(local("127.0.0.1")));
     let to = b.address().unwrap();
