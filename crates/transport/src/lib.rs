@@ -91,6 +91,7 @@ mod counts;
 mod inflow;
 mod outflow;
 mod path;
+mod payloads;
 mod receive;
 mod rtt;
 mod seen;
@@ -100,6 +101,7 @@ mod turns;
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
 pub use path::{
-    Alike, Built, End, Event, Fit, Gather, Landing, Landings, Lies, LostReason, Path, Payloads, Receipt, Rejected,
-    Rest, SendError, Store, Stray, copy_alike,
+    Alike, Built, End, Event, Gather, Landing, Landings, Lies, LostReason, Path, Receipt, Rejected, SendError, Store,
+    Stray,
 };
+pub use payloads::{Fit, Payloads, Rest, copy_alike};

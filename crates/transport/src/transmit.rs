@@ -9,7 +9,8 @@ use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_
 
 use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
-use crate::path::{Alike, BUNDLE_WORD, Built, End, Event, Gather, LostReason, Path, Payloads, Rest, TICK};
+use crate::path::{Alike, Built, End, Event, Gather, LostReason, Path, TICK};
+use crate::payloads::{BUNDLE_WORD, Payloads, Rest};
 
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
