@@ -112,6 +112,8 @@ pub(crate) struct Hub {
     received: usize,
     /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
     drained: Option<Duration>,
+    /// Whether it sleeps at once when there is nothing.
+    sleeps: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -201,6 +203,7 @@ impl Hub {
             next_frame: 0,
             received: 0,
             drained: None,
+            sleeps: false,
             coming: 0,
             hosts,
             by_address,
@@ -238,7 +241,8 @@ impl Hub {
         tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
         let least = Duration::from_micros(self.settings.spin_us);
         let most = least.max(Duration::from_micros(self.settings.spin_most_us));
-        let polite = least < OWN_CORE;
+        let (polite, sleeps) = (least < OWN_CORE, most.is_zero());
+        self.sleeps = sleeps;
         let (mut spin, mut busy_at) = (least, Duration::ZERO);
         while !self.stopping {
             let now = self.now();
@@ -246,15 +250,17 @@ impl Hub {
                 busy_at = now;
                 self.awaiting = None;
                 self.polling = POLLING.0;
-                // Who sleeps at once has nothing to look for before whom it woke has run.
-                let gives_way = if most.is_zero() { self.received > 0 } else { self.received >= HANDFUL };
-                if polite && gives_way {
+                let enough = if sleeps { 1 } else { HANDFUL };
+                if polite && self.received >= enough {
                     self.received = 0;
-                    rustix::thread::sched_yield();
+                    // Who sleeps at once has nothing to look for before whom it woke has run, unless that has run already.
+                    if !sleeps || !self.has_input() {
+                        rustix::thread::sched_yield();
+                    }
                 }
                 continue;
             }
-            self.drained = None;
+            self.drained = self.drained.filter(|_| sleeps);
             if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
@@ -292,7 +298,11 @@ impl Hub {
         // First what the one who had the core until now may have left.
         busy |= self.take_from_links(now);
         busy |= self.transmit(now);
-        let drained = self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE);
+        let drained = if self.sleeps {
+            self.drained.is_some_and(|at| now.saturating_sub(at) < GLANCE)
+        } else {
+            self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE)
+        };
         busy |= !drained && self.receive(now);
         busy |= self.tend(now);
         if now >= self.chores_at {
@@ -363,6 +373,12 @@ impl Hub {
     /// Sends sessions what their sockets had no room for; when to come back for what they still have none for.
     fn flush_pairs(&mut self, now: Duration) -> Option<Duration> {
         self.domains.iter_mut().filter_map(|domain| domain.flush_pairs(now)).min()
+    }
+
+    /// Whether a local source has something for another host.
+    fn has_input(&mut self) -> bool {
+        let mut intakes = self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten());
+        intakes.any(|i| i.broken.is_none() && !i.gone && !i.held && i.consumer.ready())
     }
 
     /// Receives what is there, a bounded number of pieces from each datapath.
@@ -623,6 +639,7 @@ impl Hub {
             }
         }
         let woken = ready || self.wait(timeout);
+        self.drained = None;
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if std::mem::take(&mut intake.armed) {
                 intake.consumer.awake();
