@@ -176,10 +176,17 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// All of it.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.slot.bytes().get(..self.len).unwrap_or(&[])
+    }
+
     /// The frames, in order.
     #[inline]
     pub fn frames(&self) -> core::slice::Chunks<'_, u8> {
-        self.slot.bytes().get(..self.len).unwrap_or(&[]).chunks(self.stride.max(1))
+        self.bytes().chunks(self.stride.max(1))
     }
 }
 

@@ -101,7 +101,7 @@ mod turns;
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
 pub use path::{
-    Alike, Built, End, Event, Gather, Landing, Landings, Lies, LostReason, Path, Receipt, Rejected, SendError, Store,
-    Stray,
+    Alike, Built, End, Event, Gather, Landing, Landings, Lies, LostReason, Path, Receipt, Rejected, Row, SendError,
+    Store, Stray,
 };
 pub use payloads::{Fit, Payloads, Rest, copy_alike};

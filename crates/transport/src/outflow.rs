@@ -195,6 +195,18 @@ impl OutFlow {
         self.rest_of_current().filter(|next| goes && next.message.bundle > 1)
     }
 
+    /// The next message, if it has so many bytes, no deadline and no times, these priority and `joined`, and nothing goes before it.
+    #[inline]
+    pub(crate) fn next_like(&self, size: u32, (priority, joined): (u8, u8)) -> Option<Next> {
+        let goes = self.state == State::Open && self.resend.is_empty() && self.current.is_none() && self.credit() > 0;
+        let message = self.waiting.front().copied().filter(|_| goes)?;
+        let plain = message.deadline.is_none() && message.timestamp_ns == 0 && message.launch_ns == 0;
+        let like = plain && (message.priority & 15, message.joined) == (priority, joined);
+        let span = Span { index: self.next_index, offset: 0, len: size, count: 0 };
+        let next = Next { message, span, most: 0, from: From::Waiting };
+        (like && message.bundle == 0 && message.len == size).then_some(next)
+    }
+
     /// What is left of what is being sent, if it may go now: only a bundle's messages take credit one by one.
     #[inline]
     fn rest_of_current(&self) -> Option<Next> {

@@ -211,6 +211,32 @@ pub struct Receipt {
     pub result: Result<(), Rejected>,
 }
 
+/// Messages of a flow that follow each other and have come in frames that are alike, each whole in one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The incoming flow.
+    pub flow: u32,
+    /// The header of the first; index and sequence rise by one with each.
+    pub message: Message,
+    /// How many.
+    pub count: u16,
+    /// Where each payload begins in its frame.
+    pub at: usize,
+    /// How many bytes each payload has.
+    pub len: usize,
+}
+
+impl Row {
+    /// The header and the place in `frames` of each message, where the frames lie one every `stride` bytes.
+    pub fn messages(&self, stride: usize) -> impl Iterator<Item = (Message, usize)> + use<> {
+        let Row { message, at, .. } = *self;
+        (0..u32::from(self.count)).map(move |n| {
+            let (index, sequence) = (message.index.wrapping_add(n), message.sequence + u64::from(n));
+            (Message { index, sequence, ..message }, n as usize * stride + at)
+        })
+    }
+}
+
 /// The receiver's memory for messages of more than one frame.
 pub trait Store {
     /// A slot for a message of `bytes` bytes of an incoming flow; `None` if there is none now.

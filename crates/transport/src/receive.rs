@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
-use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, parse};
+use insane_wire::frame::{CHECKED, FrameError, Header, LONE_BYTES, SEALED, followers, lone_head, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::outflow::State;
-use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Store};
+use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store};
 use crate::transmit::Content;
 
 /// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
@@ -157,6 +157,43 @@ impl Path {
         Ok(())
     }
 
+    /// Takes frames that lie behind one that was just taken by [`Path::receive`], one every `stride` bytes of `rest`, as long as they
+    /// are like it: each with the next message of its flow, whole, and nothing else. `before` is that frame. What it returns is to be
+    /// handled before any event. `None`: the next frame is to be received by itself.
+    pub fn receive_alike(&mut self, now: Duration, before: &[u8], rest: &[u8], stride: usize) -> Option<Row> {
+        let (head, len) = lone_head(before).filter(|_| !self.config.checked)?;
+        let count = u16::try_from(followers(&head, rest, stride)).unwrap_or(u16::MAX);
+        let header = Header::read(&head).ok()?;
+        let (message, ..) = Records::peek(&head)?;
+        self.peer.filter(|peer| peer.receive == header.connection)?;
+        // It was taken, and nothing came after it.
+        if count == 0 || self.seen.largest() != header.counter {
+            return None;
+        }
+        let (flow, events) = (message.flow, &mut self.events);
+        let incoming = self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == header.domain)?;
+        let message = Message { index: message.index + 1, sequence: message.sequence + 1, ..message };
+        let first = incoming.index(message.index);
+        if incoming.open.reliable {
+            let hand_on = |message, lies| events.push_back(Event::Message { flow, message, lies });
+            if !incoming.came_next(first, count, || (), hand_on) {
+                return None;
+            }
+        } else {
+            if incoming.judge_all(first, count) != Verdict::Take {
+                return None;
+            }
+            incoming.came(first, count);
+            self.ticking |= incoming.needs_ticks();
+        }
+        self.parts_lately = false;
+        self.seen.goes_on(count.into());
+        self.stats.received_frames += u64::from(count);
+        (self.last_heard, self.largest_at) = (now, now);
+        self.note_arrivals(now, count.into(), true);
+        Some(Row { flow, message, count, at: LONE_BYTES, len })
+    }
+
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
         for record in records {
             if let Record::Hello(hello) = record.inspect_err(|_| self.stats.malformed += 1)? {
@@ -193,7 +230,7 @@ impl Path {
         }
         let in_order = self.seen.add(counter);
         if eliciting {
-            self.note_arrival(now, in_order);
+            self.note_arrivals(now, 1, in_order);
         }
     }
 

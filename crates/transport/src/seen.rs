@@ -55,6 +55,14 @@ impl Seen {
         in_order
     }
 
+    /// Records so many counters after the largest.
+    #[inline]
+    pub(crate) fn goes_on(&mut self, count: u64) {
+        if let Some(front) = self.runs.front_mut() {
+            front.1 += count;
+        }
+    }
+
     /// The runs, the largest first.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.runs.iter().copied()

@@ -7,6 +7,7 @@ use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
 use insane_wire::frame::record::{FRAGMENT_BYTES, MESSAGE_BYTES, Part};
 use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_message, next_part};
 
+use crate::config::Outgoing;
 use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
 use crate::path::{Alike, Built, End, Event, Gather, LostReason, Path, TICK};
@@ -52,9 +53,22 @@ pub(crate) struct Sent {
     pub(crate) contents: Vec<Content>,
 }
 
-/// The last frame that was one part of a message, or one message of a bundle, and nothing else: what follows is built after it.
+/// What frames that are alike carry one of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Each {
+    /// Parts of one message.
+    #[default]
+    Part,
+    /// Messages of one bundle.
+    OfBundle,
+    /// Messages of one flow, of these priority and `joined`.
+    Message(u8, u8),
+}
+
+/// The last frame that was one part of a message, or one message, and nothing else: what follows is built after it.
 #[derive(Debug, Default)]
 pub(crate) struct Pattern {
+    each: Each,
     /// When it was built, and for frames of which size.
     at: Duration,
     limit: usize,
@@ -150,18 +164,22 @@ impl Path {
         payloads: &mut dyn Payloads,
         most: usize,
     ) -> Option<Alike> {
-        let Pattern { at, limit, flow, index, size, .. } = self.pattern;
+        let Pattern { each, at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let others = self.turns.front() != Some(flow) || !self.control.is_empty();
         let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
         if most == 0 || size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
             return None;
         }
-        let own = if self.in_parts { 0 } else { BUNDLE_WORD };
+        let own = if each == Each::OfBundle { BUNDLE_WORD } else { 0 };
         let len = self.pattern.head.len() + size as usize;
         let most = most.min(self.congestion.frames(len, self.in_parts));
         let turn = self.turns.left(own + size + OWN_BYTES) as usize;
         let most = u16::try_from(most.min(turn)).unwrap_or(u16::MAX);
+        if let Each::Message(priority, joined) = each {
+            let frames = self.build_messages(now, out, payloads, most, (priority, joined));
+            return (frames > 0).then_some(Alike { frames, len, may_pad: true });
+        }
         let source = self.out.get_mut(&flow)?;
         let head = &self.pattern.head;
         let mut counter = self.counter;
@@ -211,10 +229,52 @@ impl Path {
             self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
             self.counter += 1;
         }
-        self.stats.sent_frames += u64::from(count);
-        self.last_sent = now;
-        self.congestion.sent(usize::from(count) * len);
+        self.sent_alike(now, count.into(), len);
         Some(Alike { frames: count.into(), len, may_pad })
+    }
+
+    fn sent_alike(&mut self, now: Duration, frames: usize, len: usize) {
+        self.stats.sent_frames += frames as u64;
+        self.last_sent = now;
+        self.congestion.sent(frames * len);
+    }
+
+    /// Builds frames of the next messages of the pattern's flow, as long as these are as its last frame's was; how many.
+    fn build_messages(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        payloads: &mut dyn Payloads,
+        most: u16,
+        like: (u8, u8),
+    ) -> usize {
+        let Pattern { flow, size, head, .. } = &self.pattern;
+        let (flow, size, len) = (*flow, *size, head.len() + *size as usize);
+        let Some(source) = self.out.get_mut(&flow) else { return 0 };
+        let mut frames = 0;
+        while frames < usize::from(most) {
+            let Some(next) = source.next_like(size, like) else { break };
+            let Next { message, span, .. } = next;
+            next_message(out, head, self.counter, span.index as u32, message.sequence);
+            let end = out.len() + size as usize;
+            payloads.copy(message.token, 0, size, out);
+            out.resize(end, 0);
+            source.took(&next, Gone { len: size, count: 0, payload: size });
+            let mut contents = self.spare.pop().unwrap_or_default();
+            if source.spec.reliable {
+                contents.push(Content::Span(flow, span));
+            } else {
+                self.events.push_back(Event::Released { flow, token: message.token, end: End::Sent });
+            }
+            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+            self.counter += 1;
+            frames += 1;
+        }
+        if frames > 0 {
+            self.turns.sent((size + OWN_BYTES) * frames as u32);
+            self.sent_alike(now, frames, len);
+        }
+        frames
     }
 
     /// Remembers a frame that was built if the next may be like it: if there is nothing in it but what the pattern says.
@@ -335,6 +395,8 @@ impl Path {
         payloads: &mut dyn Payloads,
     ) -> (Option<Gather>, bool) {
         let mut large = false;
+        // The only message of the frame, whole and no part of a bundle: its size and flow, and what others are to be like.
+        let (mut only, mut fresh) = (None, true);
         // A check is over the whole frame, so the whole frame must be at hand.
         let copy_bytes = if self.config.checked { u32::MAX } else { self.config.copy_bytes };
         while let Some(flow) = self.turns.front() {
@@ -366,6 +428,9 @@ impl Path {
                 if frame.is_empty() {
                     self.turns.pass();
                 }
+                if let Some((size, flow, each)) = only {
+                    (self.pattern.each, self.pattern.size, self.pattern.flow) = (each, size, flow);
+                }
                 break;
             };
             large |= next.span.offset >= PAD_BELOW && next.message.bundle == 0;
@@ -377,6 +442,15 @@ impl Path {
             if !out.spec.reliable && !self.ticking {
                 (self.ticking, self.next_tick) = (true, now + TICK);
             }
+            let Outgoing { priority, joined, deadline, timestamp_ns, launch_ns, .. } = next.message;
+            let plain = deadline.is_none() && timestamp_ns == 0 && launch_ns == 0 && gather.is_none();
+            let whole = next.message.bundle == 0 && gone.len == next.message.len && gone.len.is_multiple_of(8);
+            only = (only.is_none() && fresh && plain && whole).then_some((
+                gone.len,
+                flow,
+                Each::Message(priority & 15, joined),
+            ));
+            fresh = false;
             let done = out.took(&next, gone);
             self.turns.sent(gone.len + OWN_BYTES);
             if done && !out.spec.reliable {
@@ -388,6 +462,7 @@ impl Path {
                 self.in_parts = !done && next.message.bundle == 0;
                 let alike = gather.is_none() && (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
                 self.pattern.size = if alike { gone.payload } else { 0 };
+                self.pattern.each = if self.in_parts { Each::Part } else { Each::OfBundle };
                 (self.pattern.flow, self.pattern.index) = (flow, next.span.index);
                 return (gather, large);
             }
@@ -504,9 +579,9 @@ impl Path {
         at
     }
 
-    /// A frame that elicits an acknowledgement has come.
-    pub(crate) fn note_arrival(&mut self, now: Duration, in_order: bool) {
-        self.unacked += 1;
+    /// Frames that elicit an acknowledgement have come.
+    pub(crate) fn note_arrivals(&mut self, now: Duration, frames: u32, in_order: bool) {
+        self.unacked += frames;
         let due = if in_order && self.unacked < ACK_EVERY { now + self.config.ack_delay } else { now };
         self.ack_due = Some(self.ack_due.map_or(due, |at| at.min(due)));
     }

@@ -1,12 +1,13 @@
-//! Frames that are built as a run are those that would have been built one by one.
+//! Frames that are built as a run are those that would have been built one by one, and what is taken as a row is what would have been taken
+//! one by one.
 
 mod sim;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use insane_transport::{Config, Event, Fit, FlowSpec, Outgoing, Path, Payloads, Rest, Store};
-use insane_wire::frame::record::bundle_prefix;
+use insane_transport::{Config, Event, Fit, FlowSpec, Lies, Outgoing, Path, Payloads, Rest, Store};
+use insane_wire::frame::record::{Place, bundle_prefix, bundled};
 use sim::{MS, Random};
 
 /// Payloads by token, as they lie with their owner.
@@ -22,11 +23,7 @@ impl Payloads for Memory {
         let bytes = &self.0[&token][rest.offset as usize..];
         let first = u64::from_le_bytes(*bytes.first_chunk()?) as u32;
         let (len, count) = bundle_prefix(bytes, room as usize, most)?;
-        let (mut payload, mut at) = (0, 0);
-        for _ in 0..count {
-            let size = u64::from_le_bytes(*bytes[at..].first_chunk()?) as u32;
-            (payload, at) = (payload + size, at + 8 + size.next_multiple_of(8) as usize);
-        }
+        let payload = bundled(bytes, Place { at: 0, len }).map(|place| place.len as u32).sum();
         let len = if count == 0 { 8 + first.next_multiple_of(8) } else { len as u32 };
         Some(Fit { count, len, payload, first })
     }
@@ -47,12 +44,15 @@ struct Twin {
     memory: Memory,
     sent: Vec<(Vec<u8>, bool)>,
     runs: usize,
+    /// What the peer's user has: flow, sequence, and the payload if it lay in a frame.
+    taken: Vec<(u32, u64, Vec<u8>)>,
+    rows: usize,
 }
 
 impl Twin {
     fn new(config: Config) -> Self {
         let [path, peer] = [1, 2].map(|seed| Path::new(config, seed, MS * 10));
-        Self { path, peer, memory: Memory::default(), sent: Vec::new(), runs: 0 }
+        Self { path, peer, memory: Memory::default(), sent: Vec::new(), runs: 0, taken: Vec::new(), rows: 0 }
     }
 
     /// All frames that go now; as runs of up to `most`, if that is not 0.
@@ -70,30 +70,65 @@ impl Twin {
         self.sent[first..].iter().map(|(frame, _)| frame.clone()).collect()
     }
 
-    /// A millisecond: everything goes, and what comes is taken at once.
-    fn step(&mut self, now: Duration, most: usize) {
-        let (path, peer) = (&mut self.path, &mut self.peer);
-        while let Some(event) = peer.event() {
+    /// The peer's user handles what came with a frame.
+    fn events(&mut self, frame: &[u8]) {
+        while let Some(event) = self.peer.event() {
             match event {
-                Event::Requested { open, .. } => peer.accept(open.flow, 0),
-                Event::Message { flow, message, .. } => {
-                    peer.consumed(flow, 1, 4096);
-                    peer.advance(flow, message.sequence);
+                Event::Requested { open, .. } => self.peer.accept(open.flow, 0),
+                Event::Message { flow, message, lies } => {
+                    let bytes = if let Lies::Frame { at, len, .. } = lies { &frame[at..at + len] } else { &[] };
+                    self.take(flow, message.sequence, bytes);
                 }
-                Event::Bundle { flow, message, count, .. } => {
-                    peer.consumed(flow, count.into(), 4096);
-                    peer.advance(flow, message.sequence + u64::from(count) - 1);
+                Event::Bundle { flow, message, count, lies } => {
+                    let Lies::Frame { at, len, .. } = lies else { panic!("a bundle is in a frame") };
+                    let places = bundled(frame, Place { at, len }).take(count.into());
+                    (message.sequence..)
+                        .zip(places)
+                        .for_each(|(sequence, place)| self.take(flow, sequence, &frame[place.range()]));
                 }
                 _ => {}
             }
         }
-        let mut back = Vec::new();
-        while peer.transmit(now, &mut back, &mut self.memory).is_some() {
-            let _ = path.receive(now, &std::mem::take(&mut back), 0, &mut self.memory);
+    }
+
+    fn take(&mut self, flow: u32, sequence: u64, bytes: &[u8]) {
+        self.peer.consumed(flow, 1, 4096);
+        self.peer.advance(flow, sequence);
+        self.taken.push((flow, sequence, bytes.to_vec()));
+    }
+
+    /// The peer takes frames of one length, one by one or in rows; those may be longer than what was sent.
+    fn receive(&mut self, now: Duration, frames: &[Vec<u8>], (rows, padding): (bool, usize)) {
+        let stride = frames[0].len() + padding;
+        let all: Vec<u8> =
+            frames.iter().flat_map(|frame| frame.iter().copied().chain(std::iter::repeat_n(0xff, padding))).collect();
+        let mut at = 0;
+        while at < all.len() {
+            let frame = &all[at..at + stride];
+            let _ = self.peer.receive(now, frame, 0, &mut self.memory);
+            self.events(frame);
+            at += stride;
+            if let Some(row) = rows.then(|| self.peer.receive_alike(now, frame, &all[at..], stride)).flatten() {
+                for (message, place) in row.messages(stride) {
+                    self.take(row.flow, message.sequence, &all[at + place..at + place + row.len]);
+                }
+                at += usize::from(row.count) * stride;
+                self.rows += 1;
+                self.events(&[]);
+            }
         }
-        while path.event().is_some() {}
-        for frame in self.send(now, most) {
-            let _ = self.peer.receive(now, &frame, 0, &mut self.memory);
+    }
+
+    /// A millisecond: everything goes, and what comes is taken at once, by who builds runs in rows.
+    fn step(&mut self, now: Duration, most: usize, padding: usize) {
+        let mut back = Vec::new();
+        while self.peer.transmit(now, &mut back, &mut self.memory).is_some() {
+            let _ = self.path.receive(now, &std::mem::take(&mut back), 0, &mut self.memory);
+        }
+        while self.path.event().is_some() {}
+        let frames = self.send(now, most);
+        for alike in frames.chunk_by(|one, next| one.len() == next.len()) {
+            self.receive(now, alike, (most > 0, padding));
         }
     }
 }
@@ -113,8 +148,8 @@ fn bundle(random: &mut Random) -> (Vec<u8>, u16) {
 }
 
 #[test]
-fn frames_of_runs_are_those_that_go_one_by_one() {
-    let (mut runs, mut frames) = (0, 0);
+fn runs_and_rows_are_what_goes_and_comes_one_by_one() {
+    let (mut runs, mut rows, mut frames) = (0, 0, 0);
     for seed in 1..=300 {
         let mut random = Random(seed);
         let config = Config {
@@ -135,32 +170,48 @@ fn frames_of_runs_are_those_that_go_one_by_one() {
         for ms in 0..40 {
             for (flow, sequence) in &mut flows {
                 for _ in 0..random.below(4) {
-                    let (bytes, bundle) = match random.below(4) {
-                        0 => (vec![token as u8; random.below(100_000) as usize], 0),
-                        _ => bundle(&mut random),
+                    let (mut messages, bundle) = match random.below(5) {
+                        0 => (vec![vec![token as u8; random.below(100_000) as usize]], 0),
+                        // Some of them of another size, or of another priority.
+                        1 => {
+                            let size = [0, 64, 1000, 1024, 1100, 1400][random.below(6) as usize];
+                            let odd = random.percent(30);
+                            let mut size = || size + if odd && random.percent(10) { random.below(8) } else { 0 };
+                            ((0..40).map(|n| vec![n; size() as usize]).collect(), 0)
+                        }
+                        _ => {
+                            let (bytes, count) = bundle(&mut random);
+                            (vec![bytes], count)
+                        }
                     };
-                    token += 1;
-                    let next =
-                        Outgoing { token, len: bytes.len() as u32, sequence: *sequence, bundle, ..Outgoing::default() };
-                    *sequence += u64::from(bundle.max(1));
-                    for twin in &mut twins {
-                        twin.memory.0.insert(token, bytes.clone());
-                        twin.path.send(*flow, next).unwrap();
+                    for bytes in messages.drain(..) {
+                        token += 1;
+                        let (len, priority) = (bytes.len() as u32, u8::from(bundle == 0 && random.percent(2)));
+                        let next =
+                            Outgoing { token, len, sequence: *sequence, bundle, priority, ..Outgoing::default() };
+                        *sequence += u64::from(bundle.max(1));
+                        for twin in &mut twins {
+                            twin.memory.0.insert(token, bytes.clone());
+                            twin.path.send(*flow, next).unwrap();
+                        }
                     }
                 }
             }
             let (now, most) = (MS * (10 + ms), 1 + random.below(100) as usize);
+            let padding = if random.percent(20) { 8 * random.below(4) as usize } else { 0 };
             for (twin, most) in twins.iter_mut().zip([0, most]) {
-                twin.step(now, most);
+                twin.step(now, most, padding);
             }
             let [one, other] = &twins;
             assert_eq!(one.sent.len(), other.sent.len(), "seed {seed}, {ms} ms");
             assert_eq!(one.path.stats(), other.path.stats(), "seed {seed}, {ms} ms");
+            assert_eq!(one.peer.stats(), other.peer.stats(), "seed {seed}, {ms} ms");
         }
         let [one, other] = &twins;
         assert!(one.sent == other.sent, "seed {seed}: other frames");
-        assert_eq!(one.runs, 0);
-        (runs, frames) = (runs + other.runs, frames + one.sent.len());
+        assert!(one.taken == other.taken, "seed {seed}: other messages");
+        assert_eq!((one.runs, one.rows), (0, 0));
+        (runs, rows, frames) = (runs + other.runs, rows + other.rows, frames + one.sent.len());
     }
-    assert!(runs > 1000 && frames > 50_000, "{runs} runs, {frames} frames");
+    assert!(runs > 1000 && rows > 1000 && frames > 50_000, "{runs} runs, {rows} rows, {frames} frames");
 }

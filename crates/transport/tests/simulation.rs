@@ -184,6 +184,38 @@ fn payloads_that_were_placed_too_early_are_put_right() {
 }
 
 #[test]
+fn rows_are_taken_through_all_of_it() {
+    let mut rows = 0;
+    for seed in seeds(200) {
+        let mut random = Random(seed ^ 0x4035);
+        let weather = Weather {
+            lose: [0, 1, 5][seed as usize % 3],
+            repeat: [0, 5][seed as usize / 3 % 2],
+            mix: [0, 5][seed as usize / 6 % 2],
+            cut: [0, 10][seed as usize / 12 % 2],
+            kill: [0, 10][seed as usize / 24 % 2],
+            ..Weather::default()
+        };
+        let config = Config { dedicated: random.percent(50), ..Config::default() };
+        let mut world = World::new(config, random.next(), weather);
+        for n in 0..3u128 {
+            let size = [800, 1024, 1400][n as usize];
+            let todo = (0..200).map(|_| if random.percent(2) { 8 * random.below(300) as u32 } else { size }).collect();
+            world.hosts[0].source(n + 1, 7, n > 0, todo);
+            world.hosts[1].sink(n + 1, n > 0);
+            world.hosts[0].reopen(n as usize);
+        }
+        world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
+        for n in 1..3 {
+            assert_eq!(world.hosts[1].sinks[&(n + 1)].seen, (1..=200).collect::<Vec<_>>(), "seed {seed}");
+        }
+        close_and_check(&mut world);
+        rows += world.hosts[1].rows;
+    }
+    assert!(rows > 1000, "{rows} rows");
+}
+
+#[test]
 fn an_undisturbed_path_loses_and_repeats_nothing() {
     let mut world = World::new(Config::default(), 1, Weather::default());
     world.hosts[0].source(1, 7, true, (0..2000).map(|n| n % 3000).collect());

@@ -5,7 +5,9 @@ use insane_wire::frame::record::{
     BUNDLE_BYTES, MAX_BUNDLED, MAX_SEQUENCE, Message, Part, Place, Record, Records, bundle_append, bundle_longest,
     bundle_prefix, bundled,
 };
-use insane_wire::frame::{CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, parse};
+use insane_wire::frame::{
+    CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, followers, lone_head, parse,
+};
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
@@ -231,4 +233,69 @@ fn frames_of_others_are_told_apart() {
     assert_eq!(spoiled(4, 33), FrameError::Truncated { bytes: 32 });
     assert_eq!(spoiled(4, 31), FrameError::Truncated { bytes: 31 });
     assert_eq!(parse(&good[..31]).unwrap_err(), FrameError::Truncated { bytes: 31 });
+}
+
+/// Frames of `size` bytes of payload, with a message each, built one after the other.
+fn lone_frames(count: u64, size: usize) -> Vec<Vec<u8>> {
+    let frame = |n: u64| {
+        let mut bytes = Vec::new();
+        let header = Header { domain: 7, connection: 3, counter: 100 + n, sent_us: n as u32, ..Header::default() };
+        let mut frame = FrameBuilder::new(&mut bytes, header, 1472);
+        let (index, sequence) = (5 + n as u32, 9 + n);
+        let message = Message { flow: 4, index, sequence, priority: 3, joined: 2, ..Message::default() };
+        assert!(frame.message(&message, &vec![n as u8; size]));
+        frame.finish();
+        bytes
+    };
+    (0..count).map(frame).collect()
+}
+
+#[test]
+fn frames_that_follow_are_known_by_the_first_and_any_other_byte_of_a_head_ends_them() {
+    for size in [0, 8, 63, 1000] {
+        let frames = lone_frames(5, size);
+        let (head, payload) = lone_head(&frames[0]).unwrap();
+        assert_eq!(payload, size);
+        for padding in [0, 24] {
+            let stride = frames[0].len() + padding;
+            let padded = |frame: &Vec<u8>| frame.iter().copied().chain(vec![0xab; padding]).collect::<Vec<_>>();
+            let rest: Vec<u8> = frames[1..].iter().flat_map(padded).collect();
+            assert_eq!(followers(&head, &rest, stride), 4);
+            // The last is cut short.
+            assert_eq!(followers(&head, &rest[..rest.len() - padding - 1], stride), 3);
+            assert_eq!(followers(&head, &[], stride), 0);
+            for at in (0..LONE_BYTES).filter(|at| !(24..28).contains(at)) {
+                for bit in 0..8 {
+                    let mut other = rest.clone();
+                    other[2 * stride + at] ^= 1 << bit;
+                    assert_eq!(followers(&head, &other, stride), 2, "byte {at}, bit {bit}");
+                }
+            }
+        }
+        // One that is missing.
+        let rest: Vec<u8> = [&frames[1], &frames[3]].into_iter().flatten().copied().collect();
+        assert_eq!(followers(&head, &rest, frames[0].len()), 1);
+        let mut second = frames[0].clone();
+        second.truncate(LONE_BYTES - 1);
+        assert!(lone_head(&second).is_none());
+    }
+    // With a time, with two messages, with none, checked.
+    let build = |header: Header, fill: &dyn Fn(&mut FrameBuilder<'_>)| {
+        let mut bytes = Vec::new();
+        let mut frame = FrameBuilder::new(&mut bytes, header, 1472);
+        fill(&mut frame);
+        frame.finish();
+        bytes
+    };
+    let message = Message { flow: 4, index: 5, sequence: 9, ..Message::default() };
+    let plain = Header { domain: 7, connection: 3, counter: 100, ..Header::default() };
+    let one = |frame: &mut FrameBuilder<'_>| assert!(frame.message(&message, &[1; 64]));
+    assert!(lone_head(&build(plain, &one)).is_some());
+    assert!(lone_head(&build(Header { flags: CHECKED, ..plain }, &one)).is_none());
+    let timed = Message { timestamp_ns: 1, ..message };
+    assert!(lone_head(&build(plain, &|frame| assert!(frame.message(&timed, &[1; 64])))).is_none());
+    let two =
+        |frame: &mut FrameBuilder<'_>| assert!(frame.message(&message, &[1; 64]) && frame.message(&message, &[1; 64]));
+    assert!(lone_head(&build(plain, &two)).is_none());
+    assert!(lone_head(&build(plain, &|frame| assert!(frame.ping()))).is_none());
 }

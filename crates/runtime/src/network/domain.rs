@@ -20,6 +20,7 @@ use insane_shm::socket::{Outbox, Received, receive};
 use insane_wire::control::Flow;
 use insane_wire::frame::domain_id;
 use insane_wire::id::{Epoch, SessionId, SinkId};
+use insane_wire::keyed::{Key, Keyed};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -298,7 +299,7 @@ impl Domain {
             consumer: Consumer::new(returns, delivery),
             segments: Vec::new(),
             mapped: 0,
-            sources: HashMap::new(),
+            sources: Keyed::with_hasher(Key::random()),
             gone: false,
             broken: None,
             pair: at,

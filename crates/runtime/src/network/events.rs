@@ -3,6 +3,7 @@
 use crate::core::Conn;
 use crate::network::control::Held;
 use crate::network::domain::Note;
+use crate::network::gather::Lined;
 use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched, slot_of};
 use crate::network::lanes::{FlowId, HOME};
@@ -10,7 +11,7 @@ use crate::network::outlet::{Arrived, flags};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
 use insane_shm::steps::{Step, reach};
-use insane_transport::{End, Event, Lies};
+use insane_transport::{End, Event, Lies, Row};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
 use insane_wire::frame::record::{Message, Place, bundled};
@@ -397,23 +398,7 @@ impl Hub {
             self.hosts[host].lanes.advance(flow, message.sequence);
             self.hosts[host].lanes.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
-            let lifetime = u64::from(message.lifetime_us) * 1000;
-            let mut d = Descriptor {
-                channel: self.domains[domain].remotes[source].as_ref().map_or(0, |r| r.channel),
-                sequence: message.sequence,
-                priority: message.priority,
-                flags: flags(message.timestamp_ns, message.launch_ns),
-                joined: message.joined.into(),
-                ..Descriptor::default()
-            };
-            if message.timestamp_ns != 0 {
-                d.timestamp_ns = message.timestamp_ns.wrapping_sub(realtime_ahead()).max(1);
-            }
-            if message.launch_ns != 0 {
-                d.deadline_ns = message.launch_ns;
-            } else if lifetime != 0 {
-                d.deadline_ns = clock_ns(ClockId::Monotonic) + lifetime;
-            }
+            let mut d = self.descriptor(domain, source, message);
             let to = &mut self.domains[domain];
             let (mut messages, mut bytes) = (0, 0);
             match arrived {
@@ -449,6 +434,49 @@ impl Hub {
             self.let_go(host, token);
         }
         used
+    }
+
+    /// What is said of a message on the links to local sinks.
+    fn descriptor(&self, domain: usize, source: usize, message: &Message) -> Descriptor {
+        let lifetime = u64::from(message.lifetime_us) * 1000;
+        let mut d = Descriptor {
+            channel: self.domains[domain].remotes[source].as_ref().map_or(0, |r| r.channel),
+            sequence: message.sequence,
+            priority: message.priority,
+            flags: flags(message.timestamp_ns, message.launch_ns),
+            joined: message.joined.into(),
+            ..Descriptor::default()
+        };
+        if message.timestamp_ns != 0 {
+            d.timestamp_ns = message.timestamp_ns.wrapping_sub(realtime_ahead()).max(1);
+        }
+        if message.launch_ns != 0 {
+            d.deadline_ns = message.launch_ns;
+        } else if lifetime != 0 {
+            d.deadline_ns = clock_ns(ClockId::Monotonic) + lifetime;
+        }
+        d
+    }
+
+    /// Takes messages that came one in each of frames that are alike; those lie one every `stride` bytes.
+    pub(crate) fn row(&mut self, host: usize, now: Duration, lane: usize, row: &Row, (frames, stride): (&[u8], usize)) {
+        let flow = FlowId { lane, number: row.flow };
+        let known = self.hosts[host].incoming.get(&flow).copied();
+        let known = known.filter(|known| !self.domains[known.domain].is_reliable(known.source));
+        let Some(Incoming { domain, source }) = known else {
+            for (message, at) in row.messages(stride) {
+                let frame = frames.get(at..at + row.len).unwrap_or(&[]);
+                let lies = Lies::Frame { token: 0, at: 0, len: row.len };
+                self.message(host, now, flow, (&message, 0), lies, Some((0, frame)));
+            }
+            return;
+        };
+        let d = self.descriptor(domain, source, &row.message);
+        let lined = Lined::new(frames.get(row.at..).unwrap_or(&[]), stride, row.len, row.count);
+        let taken = self.domains[domain].deliver_row(source, d, lined, self.coming);
+        if taken > 0 {
+            self.hosts[host].lanes.consumed(flow, taken, u64::from(taken) * row.len as u64);
+        }
     }
 
     /// Something came over the control flow.

@@ -35,6 +35,52 @@ struct Part {
     longest: u32,
 }
 
+/// Payloads of one length, at least one, that lie in lines of the same length.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lined<'a> {
+    /// From the first payload on.
+    bytes: &'a [u8],
+    stride: usize,
+    len: usize,
+    count: u16,
+}
+
+impl<'a> Lined<'a> {
+    /// `count` payloads of `len` bytes in `bytes`, one every `stride` bytes; fewer if that ends before.
+    pub(crate) fn new(bytes: &'a [u8], stride: usize, len: usize, count: u16) -> Self {
+        let stride = stride.max(1);
+        let whole = bytes.len().checked_sub(len).map_or(0, |more| more / stride + 1);
+        Self { bytes, stride, len, count: count.min(u16::try_from(whole).unwrap_or(u16::MAX)) }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u16 {
+        self.count
+    }
+
+    fn first(&self) -> &'a [u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    /// Takes out the next `count`, which must be there.
+    pub(crate) fn take(&mut self, count: u16) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (len, bytes) = (self.len, self.bytes);
+        self.bytes = bytes.get(usize::from(count) * self.stride..).unwrap_or(&[]);
+        self.count = self.count.saturating_sub(count);
+        bytes.chunks(self.stride).take(count.into()).map(move |line| line.get(..len).unwrap_or(&[]))
+    }
+}
+
+/// Writes a message to its place in a pack. What follows up to the next multiple of eight is nobody's.
+fn write(to: &mut [u8], payload: &[u8]) {
+    if let Some((word, to)) = to.split_first_chunk_mut()
+        && let Some(to) = to.get_mut(..payload.len())
+    {
+        *word = (payload.len() as u64).to_le_bytes();
+        to.copy_from_slice(payload);
+    }
+}
+
 impl Part {
     /// `None`: it is not for packs.
     fn of(d: &Descriptor, payload: &[u8]) -> Option<Self> {
@@ -86,15 +132,34 @@ impl Domain {
         true
     }
 
+    /// Puts messages of a best-effort source to others of it that arrived just before, as many as belong there: takes them out of
+    /// `lined` and says how many they were.
+    pub(crate) fn gather_more(&mut self, source: usize, d: &Descriptor, lined: &mut Lined<'_>) -> u16 {
+        let (Some(remote), Some(gather)) = (self.remotes[source].as_mut(), &mut self.gathering) else { return 0 };
+        let d = Descriptor { source: remote.number, ..*d };
+        let part = Part::of(&d, lined.first()).filter(|_| d.deadline_ns == 0);
+        let Some(part) = part.filter(|part| gather.takes(source, &d, *part)) else { return 0 };
+        let room = u32::from(MOST - gather.count).min((gather.capacity - gather.used) / part.bytes);
+        let count = u16::try_from(room).unwrap_or(MOST).min(lined.count);
+        let all = part.bytes * u32::from(count);
+        let Some(to) = self.slab.bytes_mut(gather.slot, gather.used, all) else { return 0 };
+        for (to, payload) in to.chunks_exact_mut(part.bytes as usize).zip(lined.take(count)) {
+            write(to, payload);
+        }
+        gather.used += all;
+        gather.count += count;
+        gather.longest = gather.longest.max(part.longest);
+        remote.last = remote.last.max(d.sequence + u64::from(count) - 1);
+        count
+    }
+
     fn put(&mut self, d: &Descriptor, payload: &[u8], part: Part) {
         let Some(gather) = &mut self.gathering else { return };
         if let Some(to) = self.slab.bytes_mut(gather.slot, gather.used, part.bytes) {
             if d.flags & FLAG_PACKED != 0 {
                 to.copy_from_slice(payload);
-            } else if let Some((word, to)) = to.split_first_chunk_mut() {
-                // What follows up to the next multiple of eight is nobody's.
-                *word = (payload.len() as u64).to_le_bytes();
-                to[..payload.len()].copy_from_slice(payload);
+            } else {
+                write(to, payload);
             }
         }
         gather.used += part.bytes;

@@ -426,11 +426,11 @@ impl Hub {
                 }
                 continue;
             }
-            for frame in taken.frames() {
-                self.coming -= 1;
-                match host {
-                    Some(host) => self.frame(now, (host, port), frame, None),
-                    None => self.unknown += 1,
+            match host {
+                Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
+                None => {
+                    self.coming -= taken.frames().len();
+                    self.unknown += taken.frames().len() as u64;
                 }
             }
             self.ports[port].rx.free.push(taken.slot);
@@ -465,6 +465,37 @@ impl Hub {
             self.events(host, now, None);
         }
         self.ports[port].owners = owners;
+    }
+
+    /// Takes frames that lie one every `stride` bytes.
+    fn frames(&mut self, now: Duration, at: (usize, usize), bytes: &[u8], stride: usize) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let frame;
+            (frame, rest) = rest.split_at(stride.clamp(1, rest.len()));
+            self.coming -= 1;
+            self.frame(now, at, frame, None);
+            let more = if rest.is_empty() { 0 } else { self.frames_alike(now, at, frame, rest, stride) };
+            rest = rest.get(more * stride..).unwrap_or(&[]);
+        }
+    }
+
+    /// Takes those of the frames in `rest` that are like the one before them; how many.
+    fn frames_alike(
+        &mut self,
+        now: Duration,
+        (host, lane): (usize, usize),
+        before: &[u8],
+        rest: &[u8],
+        stride: usize,
+    ) -> usize {
+        let row = self.hosts[host].lanes.path(lane).and_then(|path| path.receive_alike(now, before, rest, stride));
+        let Some(row) = row else { return 0 };
+        reach(Step::Receive);
+        self.coming -= usize::from(row.count);
+        self.row(host, now, lane, &row, (rest, stride));
+        self.events(host, now, None);
+        row.count.into()
     }
 
     /// Takes a frame, which may be lent.

@@ -4,7 +4,8 @@ use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE};
 use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
-use std::collections::{HashMap, VecDeque};
+use insane_wire::keyed::Keyed;
+use std::collections::VecDeque;
 
 /// The most positions that are remembered of a sink that is gone, until its source's session has said where it ends.
 const MOST_LATE: usize = 1 << 16;
@@ -17,7 +18,7 @@ pub(crate) struct Intake {
     pub(crate) consumer: Consumer,
     pub(crate) segments: Vec<Option<SegmentView>>,
     pub(crate) mapped: u64,
-    pub(crate) sources: HashMap<u32, Source>,
+    pub(crate) sources: Keyed<u32, Source>,
     /// The session is gone: what is on the ring still goes.
     pub(crate) gone: bool,
     pub(crate) broken: Option<Broken>,

@@ -1,6 +1,7 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
 use crate::network::domain::{Domain, Note};
+use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
 use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::{Count, Counters};
@@ -598,6 +599,25 @@ impl Domain {
         }
         self.hand_out(source, &mut d, inside, slot);
         true
+    }
+
+    /// Hands messages of one best-effort source that follow each other, and are of one length, to its local sinks, as
+    /// [`Self::deliver`] does with each; how many have left the network's own memory.
+    pub(crate) fn deliver_row(&mut self, source: usize, mut d: Descriptor, mut lined: Lined<'_>, coming: usize) -> u32 {
+        let mut taken = 0;
+        while lined.count() > 0 {
+            let more = self.gather_more(source, &d, &mut lined);
+            d.sequence = d.sequence.wrapping_add(more.into());
+            taken += u32::from(more);
+            if lined.count() > 0 {
+                let coming = coming.saturating_add(usize::from(lined.count()) - 1);
+                for payload in lined.take(1) {
+                    taken += u32::from(self.deliver(source, d, &Arrived::Bytes(payload), coming));
+                }
+                d.sequence = d.sequence.wrapping_add(1);
+            }
+        }
+        taken
     }
 
     /// Whether a source of another host is reliable.

@@ -4,40 +4,6 @@ use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RA
 use super::record::{BUNDLE_BYTES, FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
 use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
-/// Begins a frame at the end of `out` that carries the next part of a message, of the same size: as one that was built before, up to
-/// its payload (`head`), but for the frame's number and the part's place. The payload is to follow, which must be a multiple of 8
-/// bytes long; nothing if `head` is not that of a part.
-#[inline]
-pub fn next_part(out: &mut Vec<u8>, head: &[u8], counter: u64, offset: u32) {
-    let start = begin_alike(out, head, counter);
-    put(out, start + 28, &offset.to_le_bytes());
-}
-
-/// As [`next_part`], for a frame that carries the next message of a flow, whole.
-#[inline]
-pub fn next_message(out: &mut Vec<u8>, head: &[u8], counter: u64, index: u32, sequence: u64) {
-    let start = begin_alike(out, head, counter);
-    put(out, start + 8, &index.to_le_bytes());
-    put(out, start + 16, &sequence.to_le_bytes()[..7]);
-}
-
-/// Repeats a frame's head with another number; says where its record begins.
-#[inline]
-fn begin_alike(out: &mut Vec<u8>, head: &[u8], counter: u64) -> usize {
-    let start = out.len();
-    out.extend_from_slice(head);
-    put(out, start + 16, &counter.to_le_bytes());
-    start + HEADER_BYTES
-}
-
-/// Writes over what is there; nothing if it is not.
-#[inline]
-fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = out.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
-}
-
 /// Writes one frame at the end of a buffer that the caller keeps, so that nothing is allocated once it has grown.
 ///
 /// Each call adds a record if it fits and says whether it did; a record is added whole or not at all. A payload can be

@@ -19,11 +19,13 @@
 //! assert_eq!((message.sequence, &bytes[place.range()]), (1, &b"hello"[..]));
 //! ```
 
+mod alike;
 mod build;
 pub mod control;
 pub mod record;
 
-pub use build::{FrameBuilder, next_message, next_part};
+pub use alike::{LONE_BYTES, followers, lone_head, next_message, next_part};
+pub use build::FrameBuilder;
 use record::Records;
 
 /// The first byte of every frame: `I`.
