@@ -2,11 +2,15 @@
 #![no_main]
 
 use insane_wire::frame::record::{Record, Records, bundle_prefix};
-use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
+use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, LONE_BYTES, followers, lone_head, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let _ = Records::peek(data);
+    if let Some((head, len)) = lone_head(data) {
+        assert!(LONE_BYTES + len <= data.len());
+        followers(&head, data, data.len() / 2);
+    }
     check(data);
     // Most inputs are no frame; with a header in front the records are reached.
     if let Ok(length) = u16::try_from(data.len() + HEADER_BYTES) {

@@ -32,7 +32,8 @@ fn word(a: u8, b: u8, c: u8) -> Body {
     match a % 9 {
         0 => {
             let reach = wire::Reach { kind: "xdp".into(), address: "10.98.0.2:7400".into() };
-            let hello = wire::Hello { run: vec![c; 16], host: "there".into(), reach: vec![reach], ..Default::default() };
+            let hello =
+                wire::Hello { run: vec![c; 16], host: "there".into(), reach: vec![reach], ..Default::default() };
             Body::Hello(hello)
         }
         1 | 2 => {
@@ -48,7 +49,13 @@ fn word(a: u8, b: u8, c: u8) -> Body {
             Body::Source(wire::Source { epoch, domain, stream, qos: qos(c), channel, name, sinks, gone })
         }
         5 => Body::Ready(wire::Ready { epoch, sink, join: u32::from(c & 15), answer: c & 128 != 0 }),
-        6 => Body::Report(wire::Report { epoch, sink, delivered: c.into(), sink_full: (c & 3).into(), ..Default::default() }),
+        6 => Body::Report(wire::Report {
+            epoch,
+            sink,
+            delivered: c.into(),
+            sink_full: (c & 3).into(),
+            ..Default::default()
+        }),
         7 => Body::Ended(wire::Ended { epoch }),
         _ => Body::Refused(wire::Refused { sink, reasons: vec!["a reason".into(); (c & 15).into()] }),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use insane_transport::{Config, Event, Fit, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Rest, Store};
 use insane_wire::frame::control::Hello;
 use insane_wire::frame::record::{Record, Records};
-use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, parse};
+use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, LONE_BYTES, lone_head, next_message, parse};
 use libfuzzer_sys::fuzz_target;
 
 struct Zeros;
@@ -23,6 +23,19 @@ impl Payloads for Zeros {
         let count = (room / 8).min(most.min(rest.count).into());
         Some(Fit { count: count as u16, len: count.max(1) * 8, payload: 0, first: 0 })
     }
+}
+
+/// So many frames that are like one that carries a message alone; none if it does not.
+fn followers_of(frame: &[u8], count: u8) -> Vec<u8> {
+    let mut more = Vec::new();
+    let Some((head, _)) = lone_head(frame) else { return more };
+    let (header, Some((message, ..))) = (Header::read(&head), Records::peek(&head)) else { return more };
+    for n in 1..=u64::from(count) {
+        let (counter, index) = (header.map_or(0, |header| header.counter) + n, message.index.wrapping_add(n as u32));
+        next_message(&mut more, &head, counter, index, message.sequence + n);
+        more.extend_from_slice(&frame[LONE_BYTES..]);
+    }
+    more
 }
 
 #[derive(Default)]
@@ -96,6 +109,12 @@ fuzz_target!(|data: &[u8]| {
             let receipt = path.receive(now, &bytes, token, &mut slots);
             if receipt.kept > 0 {
                 frames.insert(token, receipt.kept);
+            }
+            // Frames that are like it, up to one that is not.
+            let more = followers_of(&bytes, kind >> 4);
+            if let Some(row) = path.receive_alike(now, &bytes, &more, bytes.len()) {
+                assert!(row.count <= u16::from(kind >> 4) && row.at + row.len <= bytes.len());
+                token += u64::from(row.count);
             }
         }
         while let Some(event) = path.event() {

@@ -9,13 +9,21 @@ use insane_wire::reassembly::{Key, Limits, Reassembler};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let limits = Limits { source_bytes: 4096, source_messages: 4, domain_bytes: 8192, domain_messages: 6, runs: 8, ..Limits::default() };
+    let limits = Limits {
+        source_bytes: 4096,
+        source_messages: 4,
+        domain_bytes: 8192,
+        domain_messages: 6,
+        runs: 8,
+        ..Limits::default()
+    };
     let mut unfinished = Reassembler::new(limits);
     let mut bytes: HashMap<u64, Vec<bool>> = HashMap::new();
     let (mut now, mut slots, mut next) = (Duration::ZERO, HashSet::new(), 0u64);
     for op in data.chunks_exact(8) {
         now += Duration::from_millis(u64::from(op[0]) * 8);
-        let key = Key { domain: u32::from(op[1] & 1), source: u64::from(op[1] >> 1 & 3), message: u64::from(op[2] & 7) };
+        let key =
+            Key { domain: u32::from(op[1] & 1), source: u64::from(op[1] >> 1 & 3), message: u64::from(op[2] & 7) };
         let total = u32::from(op[3]) * 16;
         let (offset, len) = (u32::from(op[4]) * 16, u32::from(op[5]) * 4 + u32::from(op[6] & 3));
         match op[7] % 8 {

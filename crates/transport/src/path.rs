@@ -229,7 +229,7 @@ pub struct Row {
 impl Row {
     /// The header and the place in `frames` of each message, where the frames lie one every `stride` bytes.
     pub fn messages(&self, stride: usize) -> impl Iterator<Item = (Message, usize)> + use<> {
-        let Row { message, at, .. } = *self;
+        let Self { message, at, .. } = *self;
         (0..u32::from(self.count)).map(move |n| {
             let (index, sequence) = (message.index.wrapping_add(n), message.sequence + u64::from(n));
             (Message { index, sequence, ..message }, n as usize * stride + at)
