@@ -5,6 +5,7 @@ use clap::Parser;
 use insane_runtime::config::{Config, DEFAULT_FILE};
 use insane_runtime::server::Server;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -67,7 +68,9 @@ fn log(config: &Config) {
     let level = config.runtime.log_level.as_str();
     let quiet = if ["warn", "info"].contains(&level) { ",zenoh=error" } else { "" };
     let filter = tracing_subscriber::EnvFilter::new(format!("{level}{quiet}"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A journal or a file is not to be full of colours.
+    let colours = std::io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     if config.runtime.log_format == "json" { builder.json().init() } else { builder.init() }
 }
 

@@ -427,11 +427,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| {
             let text = on_one_line(text, &e);
-            let suggestion = unknown_key(&text).and_then(|key| {
-                // A key of another section is no suggestion for itself.
-                let others: Vec<String> = known_keys().into_iter().filter(|known| known != key).collect();
-                nearest(key, &others)
-            });
+            let suggestion = meant(&text);
             ConfigError::Parse { text, suggestion }
         })?;
         config.check()?;
@@ -540,26 +536,44 @@ fn unknown_key(text: &str) -> Option<&str> {
     text.split("unknown field `").nth(1)?.split('`').next()
 }
 
+/// The sections of a configuration file, as paths, each with its keys.
+fn sections() -> Vec<(String, Vec<String>)> {
+    fn keys<T: Serialize>(section: T) -> Vec<String> {
+        toml::Table::try_from(section).unwrap_or_default().keys().cloned().collect()
+    }
+    let all = toml::Table::try_from(Config::default()).unwrap_or_default();
+    let plain = all.into_iter().map(|(section, value)| {
+        let keys = value.as_table().into_iter().flat_map(|t| t.keys().cloned()).collect();
+        (section, keys)
+    });
+    let more = [
+        ("domains", keys(Domain::default())),
+        ("network", keys(Network::default())),
+        ("network.directory", keys(Directory::default())),
+        ("network.datapath", keys(Datapath::default())),
+        ("network.policy", keys(Policy::default())),
+        ("network.class", keys(Class::default())),
+    ];
+    plain.chain(more.map(|(section, keys)| (section.to_owned(), keys))).collect()
+}
+
 /// Every key of the default file and of a domain's table.
 #[must_use]
 pub fn known_keys() -> Vec<String> {
-    let mut keys = vec!["domains".to_owned()];
-    let domain = toml::Table::try_from(Domain::default()).unwrap_or_default();
-    let all = toml::Table::try_from(Config::default()).unwrap_or_default();
-    for (section, value) in &all {
-        keys.push(section.clone());
-        keys.extend(value.as_table().into_iter().flat_map(|t| t.keys().cloned()));
-    }
-    keys.extend(domain.keys().cloned());
-    keys.push("network".to_owned());
-    keys.extend(toml::Table::try_from(Network::default()).unwrap_or_default().keys().cloned());
-    keys.push("directory".to_owned());
-    keys.extend(toml::Table::try_from(Directory::default()).unwrap_or_default().keys().cloned());
-    keys.extend(["datapath".to_owned(), "policy".to_owned(), "class".to_owned()]);
-    keys.extend(toml::Table::try_from(Datapath::default()).unwrap_or_default().keys().cloned());
-    keys.extend(toml::Table::try_from(Policy::default()).unwrap_or_default().keys().cloned());
-    keys.extend(toml::Table::try_from(Class::default()).unwrap_or_default().keys().cloned());
-    keys
+    let named = |section: &str| section.rsplit('.').next().unwrap_or_default().to_owned();
+    sections().into_iter().flat_map(|(section, keys)| std::iter::once(named(&section)).chain(keys)).collect()
+}
+
+/// What was meant by the key that a message says is not known: one of its section that is spelt alike, the same in another section, or
+/// one of any section that is spelt alike.
+fn meant(text: &str) -> Option<String> {
+    let key = unknown_key(text)?;
+    let expected = text.split_once(" expected ").map_or("", |(_, expected)| expected);
+    let here: Vec<String> = expected.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    let elsewhere = || sections().into_iter().find(|(_, keys)| keys.iter().any(|known| known == key));
+    nearest(key, &here)
+        .or_else(|| elsewhere().map(|(section, _)| format!("{section}.{key}")))
+        .or_else(|| nearest(key, &known_keys()))
 }
 
 /// The name among `known` that is spelt most alike, if any is close.
@@ -604,6 +618,12 @@ mod tests {
         let error = Config::parse("[quota]\nlink_entires = 64\n").unwrap_err().to_string();
         assert!(error.contains("link_entires") && error.contains("did you mean `link_entries`"), "{error}");
         assert!(error.contains("line 2"), "{error}");
+        // In another section.
+        for (misplaced, meant) in [("socket = \"/x\"", "runtime.socket"), ("[wait]\nlisten = \"x\"", "network.listen")]
+        {
+            let error = Config::parse(misplaced).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("did you mean `{meant}`?")), "{error}");
+        }
         for (bad, key) in [
             ("[quota]\nlink_entries = 1000", "quota.link_entries"),
             ("[quota]\nsessions = 0", "quota.sessions"),
