@@ -83,14 +83,15 @@ def package(entry: dict[str, Any]) -> Package:
     )
 
 
-def build(packages: Iterable[str] = (), *, release: bool = False) -> list[Binary]:
+def build(packages: Iterable[str] = (), *, release: bool = False, tests: Iterable[str] = ()) -> list[Binary]:
     """Builds libraries, programs, examples and tests of some packages, or of the whole workspace; returns the test binaries
-    in run order.
+    in run order. With `tests` the programs and those integration tests alone.
 
     Everything in one go, so that all of it sees the same set of features and system tests find the programs built.
     """
     chosen = [word for name in packages for word in ("-p", name)]
-    command = ["cargo", "build", *(chosen or ["--workspace"]), "--lib", "--bins", "--examples", "--tests"]
+    targets = [word for name in tests for word in ("--test", name)] or ["--lib", "--examples", "--tests"]
+    command = ["cargo", "build", *(chosen or ["--workspace"]), "--bins", *targets]
     command += ["--message-format=json-render-diagnostics"]
     command += ["--release"] if release else []
     # A lock file that does not fit the manifests is a mistake that only CI should insist on.

@@ -32,17 +32,20 @@ SPARE_S = 900.0
 """What a soak test may take beyond its share before the watchdog ends it: those that count rounds have no clock."""
 
 
-def has_soak(folder: Path) -> bool:
-    """Whether a package has a soak test."""
-    return any("fn soak_" in path.read_text(errors="replace") for path in folder.glob("tests/*.rs"))
+def with_soak(folder: Path) -> list[str]:
+    """The integration tests of a package that have a soak test in them."""
+    return [path.stem for path in sorted(folder.glob("tests/*.rs")) if "fn soak_" in path.read_text(errors="replace")]
 
 
 def rust_tests() -> list[tuple[cargo.Binary, str]]:
     """The ignored tests of the release build that are called soak_…."""
-    # Only the packages that have some: a whole workspace takes longer to build than a short run takes.
-    packages = [p["name"] for p in cargo.metadata()["packages"] if has_soak(Path(p["manifest_path"]).parent)]
+    # Only those that have some: all of a workspace, or of the network's tests, takes longer to build than a short run takes.
+    tests = {p["name"]: with_soak(Path(p["manifest_path"]).parent) for p in cargo.metadata()["packages"]}
+    packages = [name for name, names in tests.items() if names]
     found = []
-    for binary in cargo.build(packages, release=True) if packages else []:
+    for binary in (
+        cargo.build(packages, release=True, tests=[n for names in tests.values() for n in names]) if packages else []
+    ):
         command = [str(binary.path), "--list", "--ignored", "--format", "terse"]
         environment = {**os.environ, **cargo.environment(binary)}
         done = subprocess.run(
