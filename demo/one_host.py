@@ -52,6 +52,15 @@ def over_insane(apps: Apps, seconds: float) -> Run:
     return result | {"events": events, "seen_by_apps": seen}
 
 
+def alone(apps: Apps, seconds: float) -> Run:
+    """The loop over INSANE with nobody who listens, as it is over sockets."""
+    xapp, _ = apps.xapp()
+    dapp = apps.start(apps.target / "insane-demo-dapp", "--seconds", str(seconds), "--sinks", "1")
+    result = follow(dapp, lambda _: None, seconds + LIMIT_S)
+    apps.finish(xapp)
+    return result
+
+
 def over_sockets(apps: Apps, path: str, seconds: float) -> Run:
     """The same loop over plain sockets: `unix` or `udp`."""
     xapp, ready = apps.xapp("--path", path, "--dir", apps.directory)
@@ -92,8 +101,10 @@ def play(apps: Apps, seconds: float) -> Run:
     print("demo: request, an xApp in C listens; the one in Python is killed in the middle and started again\n")
     runs, times = {}, {}
     runs["insane"], times["insane"] = shaped(over_insane(apps, seconds))
+    print("demo: the loop without the listener, over INSANE")
+    runs["insane alone"], times["insane alone"] = shaped(alone(apps, min(seconds, 5.0)))
     for path in ("unix", "udp"):
-        print(f"demo: the same loop over {'a Unix' if path == 'unix' else 'UDP on loopback,'} datagram socket")
+        print(f"demo: the same over {'a Unix' if path == 'unix' else 'UDP on loopback,'} datagram socket")
         runs[path], times[path] = shaped(over_sockets(apps, path, min(seconds, 5.0)))
     if not all(times.values()):
         raise Failed("a path gave no answers")
