@@ -7,11 +7,11 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench_harness::{Args, Window, Words, stamp};
-use bench_sockets::gso::{self, JOINED_BYTES, WINDOW_BYTES, WORD};
+use bench_sockets::gso::{self, JOINED_BYTES, WINDOW_BYTES};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -82,6 +82,10 @@ fn expect(came: usize, message: &[u8], n: u64) -> Result<()> {
     Ok(())
 }
 
+/// After how long without a word the one that was awaited is taken for lost. Longer than a busy machine keeps the other helper waiting: who
+/// went on before would send more than its socket holds, and a message that is lost ends it all.
+const WORD_IS_LOST: Duration = Duration::from_secs(5);
+
 /// One way: takes what is in the ring, as much as one call sends, and never waits for more.
 pub fn sending(mut ring: Reader, socket: &UdpSocket, payload: usize) -> Result<()> {
     gso::cut(socket.as_fd(), payload).context("UDP_SEGMENT")?;
@@ -98,7 +102,7 @@ pub fn sending(mut ring: Reader, socket: &UdpSocket, payload: usize) -> Result<(
             let mut word = [0; 8];
             match receive(socket, &mut word)? {
                 Some(8) => window.progress(word),
-                _ if since.elapsed() >= WORD => window.forget(),
+                _ if since.elapsed() >= WORD_IS_LOST => window.forget(),
                 _ => std::thread::yield_now(),
             }
         }
