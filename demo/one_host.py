@@ -52,19 +52,10 @@ def over_insane(apps: Apps, seconds: float) -> Run:
     return result | {"events": events, "seen_by_apps": seen}
 
 
-def alone(apps: Apps, seconds: float) -> Run:
-    """The loop over INSANE with nobody who listens, as it is over sockets."""
-    xapp, _ = apps.xapp()
-    dapp = apps.start(apps.target / "insane-demo-dapp", "--seconds", str(seconds), "--sinks", "1")
-    result = follow(dapp, lambda _: None, seconds + LIMIT_S)
-    apps.finish(xapp)
-    return result
-
-
-def over_sockets(apps: Apps, path: str, seconds: float) -> Run:
-    """The same loop over plain sockets: `unix` or `udp`."""
+def alone(apps: Apps, path: str, seconds: float) -> Run:
+    """The loop with nobody who listens, over INSANE or over plain sockets: `insane`, `unix` or `udp`."""
     xapp, ready = apps.xapp("--path", path, "--dir", apps.directory)
-    where = [] if ready["port"] is None else ["--peer", f"127.0.0.1:{ready['port']}"]
+    where = [] if ready.get("port") is None else ["--peer", f"127.0.0.1:{ready['port']}"]
     dapp = apps.start(
         apps.target / "insane-demo-dapp", "--path", path, "--seconds", str(seconds), "--dir", apps.directory, *where
     )
@@ -102,10 +93,10 @@ def play(apps: Apps, seconds: float) -> Run:
     runs, times = {}, {}
     runs["insane"], times["insane"] = shaped(over_insane(apps, seconds))
     print("demo: the loop without the listener, over INSANE")
-    runs["insane alone"], times["insane alone"] = shaped(alone(apps, min(seconds, 5.0)))
+    runs["insane alone"], times["insane alone"] = shaped(alone(apps, "insane", min(seconds, 5.0)))
     for path in ("unix", "udp"):
         print(f"demo: the same over {'a Unix' if path == 'unix' else 'UDP on loopback,'} datagram socket")
-        runs[path], times[path] = shaped(over_sockets(apps, path, min(seconds, 5.0)))
+        runs[path], times[path] = shaped(alone(apps, path, min(seconds, 5.0)))
     if not all(times.values()):
         raise Failed("a path gave no answers")
     cdf(times)

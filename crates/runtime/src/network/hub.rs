@@ -192,6 +192,7 @@ impl Hub {
             by_address.insert((HOME, address), at);
         }
         let directory = Told::new(hosts.len(), Duration::from_millis(settings.patience_ms));
+        let sleeps = settings.spin_us == 0 && settings.spin_most_us == 0;
         Ok(Self {
             settings,
             own_name,
@@ -203,7 +204,7 @@ impl Hub {
             next_frame: 0,
             received: 0,
             drained: None,
-            sleeps: false,
+            sleeps,
             coming: 0,
             hosts,
             by_address,
@@ -241,8 +242,7 @@ impl Hub {
         tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
         let least = Duration::from_micros(self.settings.spin_us);
         let most = least.max(Duration::from_micros(self.settings.spin_most_us));
-        let (polite, sleeps) = (least < OWN_CORE, most.is_zero());
-        self.sleeps = sleeps;
+        let (polite, sleeps) = (least < OWN_CORE, self.sleeps);
         let (mut spin, mut busy_at) = (least, Duration::ZERO);
         while !self.stopping {
             let now = self.now();
