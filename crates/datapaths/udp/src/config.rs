@@ -20,10 +20,12 @@ pub struct UdpConfig {
     pub segmentation: bool,
     /// Whether the kernel may hand over frames of one size as one piece (UDP_GRO), where it can.
     pub joined_receive: bool,
+    /// Whether each peer is sent to through a socket that is connected to it, where the kernel can.
+    pub lines: bool,
 }
 
 impl UdpConfig {
-    /// Buffers of 4 MiB, both offloads, no busy polling.
+    /// Buffers of 4 MiB, both offloads, lines, no busy polling.
     #[must_use]
     pub const fn new(bind: SocketAddr) -> Self {
         Self {
@@ -34,6 +36,7 @@ impl UdpConfig {
             busy_poll: None,
             segmentation: true,
             joined_receive: true,
+            lines: true,
         }
     }
 }

@@ -17,7 +17,9 @@
 //! ```
 
 mod config;
+mod lines;
 mod receive;
+mod socket;
 mod sys;
 mod transmit;
 
@@ -29,8 +31,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use insane_datapath::batch::{PEEK_BYTES, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
-use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{self, sockopt};
+
+use crate::lines::Lines;
+use crate::socket::system;
 
 /// The most bytes that UDP over IPv4 carries in a datagram.
 const MAX_V4: usize = 65_507;
@@ -55,21 +59,20 @@ pub struct UdpDatapath {
     /// Never used to send: it is connected to peers to ask for their path's MTU.
     probe: Option<OwnedFd>,
     address: Option<SocketAddr>,
+    lines: Lines,
     /// Whether the kernel cuts pieces into segments; off when it has refused to.
     segmentation: bool,
     notes: Vec<String>,
     stats: Stats,
     out: sys::Messages,
     into: sys::Messages,
+    /// The line along which `out` goes; without one each message has its address.
+    line: Option<usize>,
     /// The frames of each message in `out`.
     runs: Vec<usize>,
     filling: Vec<Slot>,
     peeked: [u8; PEEK_BYTES],
     overruns: u32,
-}
-
-fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> DatapathError {
-    move |e| DatapathError::System { call, source: e.into() }
 }
 
 impl UdpDatapath {
@@ -81,11 +84,13 @@ impl UdpDatapath {
             socket: None,
             probe: None,
             address: None,
+            lines: Lines::default(),
             segmentation: false,
             notes: Vec::new(),
             stats: Stats::default(),
             out: sys::Messages::new(),
             into: sys::Messages::new(),
+            line: None,
             runs: Vec::new(),
             filling: Vec::new(),
             peeked: [0; PEEK_BYTES],
@@ -97,51 +102,6 @@ impl UdpDatapath {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
-    }
-
-    fn family(&self) -> AddressFamily {
-        if self.config.bind.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
-    }
-
-    fn new_socket(&mut self) -> Result<OwnedFd, DatapathError> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = net::socket_with(self.family(), SocketType::DGRAM, flags, None).map_err(system("socket"))?;
-        // Never cut by IP: a lost fragment costs the whole, and the runtime cuts by itself.
-        if self.config.bind.is_ipv4() {
-            sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).map_err(system("IP_MTU_DISCOVER"))?;
-        } else {
-            sockopt::set_ipv6_v6only(&socket, true).map_err(system("IPV6_V6ONLY"))?;
-            sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO).map_err(system("IPV6_MTU_DISCOVER"))?;
-        }
-        if let Some(interface) = &self.config.interface {
-            sys::bind_to_interface(socket.as_fd(), interface)
-                .map_err(|source| DatapathError::System { call: "SO_BINDTODEVICE", source })?;
-        }
-        Ok(socket)
-    }
-
-    /// Asks for buffers, with force where that is allowed, and notes what is missing.
-    fn size_buffers(&mut self, socket: &OwnedFd) {
-        let (receive, send) = (self.config.receive_buffer, self.config.send_buffer);
-        if sockopt::set_socket_recv_buffer_size_force(socket, receive).is_err() {
-            let _ = sockopt::set_socket_recv_buffer_size(socket, receive);
-        }
-        if sockopt::set_socket_send_buffer_size_force(socket, send).is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(socket, send);
-        }
-        // The kernel doubles what it is asked for, for its own needs, and says the double.
-        let given = [sockopt::socket_recv_buffer_size(socket), sockopt::socket_send_buffer_size(socket)];
-        for ((asked, given), (what, limit)) in
-            [receive, send].into_iter().zip(given).zip([("receive", "rmem_max"), ("send", "wmem_max")])
-        {
-            let given = given.unwrap_or(0) / 2;
-            if given < asked {
-                self.notes.push(format!(
-                    "the {what} buffer has {given} bytes instead of {asked}: raise net.core.{limit} or give the runtime \
-                     CAP_NET_ADMIN"
-                ));
-            }
-        }
     }
 
     fn set_options(&mut self, socket: &OwnedFd) {
@@ -159,6 +119,12 @@ impl UdpDatapath {
         {
             self.notes.push(format!("the device is not polled: SO_BUSY_POLL: {e}; it takes CAP_NET_ADMIN"));
         }
+    }
+
+    /// How many peers are sent to through sockets of their own, for which the kernel keeps the route.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.lines.count()
     }
 
     /// What UDP can carry to this family at most.
@@ -183,14 +149,17 @@ impl Datapath for UdpDatapath {
         if self.socket.is_some() {
             return Ok(());
         }
-        self.notes.clear();
-        let socket = self.new_socket()?;
-        self.size_buffers(&socket);
+        let socket = socket::new(&self.config)?;
+        self.notes = socket::size_buffers(&socket, &self.config);
         self.set_options(&socket);
         net::bind(&socket, &self.config.bind).map_err(system("bind"))?;
         let address = net::getsockname(&socket).map_err(system("getsockname"))?;
         self.address = SocketAddr::try_from(address).ok();
-        self.probe = Some(self.new_socket()?);
+        self.probe = Some(socket::new(&self.config)?);
+        self.lines = match self.address {
+            Some(address) if self.config.lines => Lines::new(address, &self.config),
+            _ => Lines::default(),
+        };
         self.segmentation = self.config.segmentation;
         self.stats = Stats::default();
         self.overruns = 0;
@@ -236,6 +205,7 @@ impl Datapath for UdpDatapath {
     fn close(&mut self) {
         self.socket = None;
         self.probe = None;
+        self.lines = Lines::default();
         self.address = None;
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use insane_datapath::Address;
 use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
 
-use crate::sys::{Arrived, MAX_MESSAGES, MAX_PIECES, Messages};
+use crate::sys::{Arrived, MAX_MESSAGES, MAX_PIECES, Messages, Role};
 use crate::{SLOT_BYTES, UdpDatapath};
 
 /// How many slots the first call offers: most calls find little.
@@ -58,7 +58,7 @@ impl UdpDatapath {
             let first = self.into.pieces();
             let memory = slot.bytes_mut();
             self.into.piece(memory.as_mut_ptr(), memory.len(), true);
-            self.into.push(first, None, None);
+            self.into.push(first, Role::Receive);
             self.filling.push(slot);
         }
         let offered = self.filling.len();
@@ -98,7 +98,7 @@ impl UdpDatapath {
         let socket = self.socket.as_ref()?;
         self.into.clear();
         self.into.piece(self.peeked.as_mut_ptr(), self.peeked.len(), true);
-        self.into.push(0, None, None);
+        self.into.push(0, Role::Receive);
         self.stats.calls += 1;
         let came = self.into.receive(socket.as_fd(), libc::MSG_PEEK | libc::MSG_TRUNC).unwrap_or(0);
         if came == 0 {
@@ -171,6 +171,6 @@ fn plan(into: &mut Messages, batch: &mut RxBatch, landing: Landing<'_>, len: usi
             into.piece(body.as_mut_ptr(), body.len(), false);
         }
     }
-    into.push(0, None, None);
+    into.push(0, Role::Receive);
     Some(Plan { heads: start..start + frames * head_bytes, head_bytes, token })
 }

@@ -43,6 +43,17 @@ impl core::fmt::Debug for Messages {
     }
 }
 
+/// What a message is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Role<'a> {
+    Receive,
+    /// It is sent to an address, or along the line that the socket is, in segments of so many bytes if given.
+    Send {
+        to: Option<&'a SocketAddr>,
+        segment: Option<u16>,
+    },
+}
+
 /// One received message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrived {
@@ -96,27 +107,29 @@ impl Messages {
         self.iovecs.len()
     }
 
-    /// Makes a message of the pieces from `first` on. With `to` it is sent there, in segments of `segment` bytes if given;
-    /// without it is one to receive.
-    pub(crate) fn push(&mut self, first: usize, to: Option<&SocketAddr>, segment: Option<u16>) {
+    /// Makes a message of the pieces from `first` on.
+    pub(crate) fn push(&mut self, first: usize, role: Role<'_>) {
         assert!(self.headers.len() < MAX_MESSAGES && first <= self.iovecs.len());
         // SAFETY: all of these are plain data of the C library, for which zero is a value.
         let (mut header, mut name) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::sockaddr_storage>()) };
         let mut control = Control([0; CONTROL_BYTES]);
         let message = &mut header.msg_hdr;
-        message.msg_namelen = match to {
-            Some(to) => write_name(to, &mut name),
-            None => size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+        message.msg_namelen = match role {
+            Role::Receive => size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+            Role::Send { to: Some(to), .. } => write_name(to, &mut name),
+            Role::Send { to: None, .. } => 0,
         };
-        message.msg_controllen = match (to, segment) {
-            (None, _) => CONTROL_BYTES as _,
-            (Some(_), Some(size)) => write_segment(size, &mut control) as _,
-            (Some(_), None) => 0,
+        message.msg_controllen = match role {
+            Role::Receive => CONTROL_BYTES as _,
+            Role::Send { segment: Some(size), .. } => write_segment(size, &mut control) as _,
+            Role::Send { segment: None, .. } => 0,
         };
         self.names.push(name);
         self.controls.push(control);
         let at = self.headers.len();
-        message.msg_name = (&raw mut self.names[at]).cast();
+        if message.msg_namelen > 0 {
+            message.msg_name = (&raw mut self.names[at]).cast();
+        }
         if message.msg_controllen > 0 {
             message.msg_control = (&raw mut self.controls[at]).cast();
         }

@@ -9,7 +9,7 @@ use insane_datapath::{Address, Datapath};
 use rustix::io::Errno;
 
 use crate::UdpDatapath;
-use crate::sys::{MAX_PIECES, Messages};
+use crate::sys::{MAX_PIECES, Messages, Role};
 
 /// The most segments of a message: the kernel's limit on all versions that can segment.
 pub(crate) const MAX_SEGMENTS: usize = 64;
@@ -33,6 +33,8 @@ enum Next {
     Sent,
     /// Try the same again: the way of sending was changed.
     Again,
+    /// Try the same again without the line, which is given up.
+    WithoutLine,
 }
 
 impl UdpDatapath {
@@ -51,7 +53,7 @@ impl UdpDatapath {
             }
             match self.send_filled(batch, &mut report) {
                 Next::Stop => break,
-                Next::Sent => {}
+                Next::Sent | Next::WithoutLine => {}
                 Next::GoOn(outcome) => {
                     let count = self.concerned(batch, outcome);
                     report.refused += self.refuse(batch, count, outcome);
@@ -84,24 +86,31 @@ impl UdpDatapath {
         count
     }
 
-    /// Makes messages of the pending frames, as many as one call takes. If the very first frame cannot be sent at all, says
-    /// so instead.
+    /// Makes messages of the pending frames, as many as one call takes: those to the first one's peer if it has a line. If
+    /// the very first frame cannot be sent at all, says so instead.
     fn fill(&mut self, batch: &TxBatch<'_>) -> Option<Outcome> {
         self.out.clear();
         self.runs.clear();
+        self.line = None;
         let mut rest = batch.pending();
+        let peer = rest.first().map(|first| first.to);
         while let Some(first) = rest.first() {
             let to = match self.check(first) {
                 Ok(to) => to,
                 Err(outcome) if self.runs.is_empty() => return Some(outcome),
                 Err(_) => break,
             };
+            if self.runs.is_empty() {
+                self.line = self.lines.find(to, &self.config);
+            } else if self.line.is_some() && peer != Some(first.to) {
+                break;
+            }
             let room = self.out.room();
             if room < 3 {
                 break;
             }
             let run = self.run_length(rest, room / 3);
-            add_message(&mut self.out, batch, &rest[..run], &to);
+            add_message(&mut self.out, batch, &rest[..run], self.line.is_none().then_some(&to));
             self.runs.push(run);
             rest = &rest[run..];
         }
@@ -146,9 +155,10 @@ impl UdpDatapath {
     }
 
     fn send_filled(&mut self, batch: &mut TxBatch<'_>, report: &mut TxReport) -> Next {
-        let Some(socket) = &self.socket else { return Next::Stop };
+        let line = self.line.and_then(|line| self.lines.socket(line));
+        let Some(socket) = line.or(self.socket.as_ref().map(AsFd::as_fd)) else { return Next::Stop };
         self.stats.calls += 1;
-        match self.out.send(socket.as_fd(), 0) {
+        match self.out.send(socket, 0) {
             Ok(messages) => {
                 let frames: usize = self.runs.iter().take(messages).sum();
                 let bytes: usize = batch.pending().iter().take(frames).map(TxFrame::len).sum();
@@ -173,6 +183,11 @@ impl UdpDatapath {
                 Next::Stop
             }
             Some(Errno::INTR) => Next::Again,
+            // Of the frame's own size both sockets say the same; of all else the line may know less than the routes do.
+            error if error != Some(Errno::MSGSIZE) && self.line.is_some() => {
+                self.line.take().into_iter().for_each(|line| self.lines.give_up(line));
+                Next::WithoutLine
+            }
             Some(Errno::MSGSIZE | Errno::INVAL) if len > self.frame_limit(to) => Next::GoOn(Outcome::TooLarge),
             Some(Errno::MSGSIZE) if !joined => Next::GoOn(Outcome::TooLarge),
             // The kernel or the device cannot cut segments on this path.
@@ -197,7 +212,7 @@ impl UdpDatapath {
     }
 }
 
-fn add_message(out: &mut Messages, batch: &TxBatch<'_>, run: &[TxFrame<'_>], to: &SocketAddr) {
+fn add_message(out: &mut Messages, batch: &TxBatch<'_>, run: &[TxFrame<'_>], to: Option<&SocketAddr>) {
     let first = out.pieces();
     debug_assert!(run.len() * 3 <= MAX_PIECES - first);
     let size = run.first().map_or(0, TxFrame::len);
@@ -213,5 +228,5 @@ fn add_message(out: &mut Messages, batch: &TxBatch<'_>, run: &[TxFrame<'_>], to:
         }
     }
     let segment = if run.len() > 1 { run.first().and_then(|frame| u16::try_from(frame.len()).ok()) } else { None };
-    out.push(first, Some(to), segment);
+    out.push(first, Role::Send { to, segment });
 }

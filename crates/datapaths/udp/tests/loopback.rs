@@ -36,7 +36,7 @@ fn conforms_over_ipv6() {
 
 #[test]
 fn conforms_without_offloads() {
-    let config = UdpConfig { segmentation: false, joined_receive: false, ..local("127.0.0.1") };
+    let config = UdpConfig { segmentation: false, joined_receive: false, lines: false, ..local("127.0.0.1") };
     all(|| rig(&config));
 }
 
@@ -206,5 +206,92 @@ fn a_port_that_nobody_listens_on_stops_nothing() {
         tx.frame(gone, &pattern(1, 100), 1);
         tx.frame(gone, &pattern(2, 100), 2);
         assert_eq!(a.transmit(&mut tx).sent, 2);
+    }
+}
+
+/// Sends a frame of eight bytes to each address in turn, all in one batch.
+fn send_numbers(from: &mut UdpDatapath, to: &[Address]) {
+    let mut batch = TxBatch::default();
+    for (n, &to) in to.iter().enumerate() {
+        let first = batch.buffer().len();
+        batch.buffer().extend_from_slice(&(n as u64).to_ne_bytes());
+        batch.commit(to, first, None, n as u64);
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !batch.is_done() && Instant::now() < deadline {
+        from.transmit(&mut batch);
+    }
+    assert!(batch.frames().iter().all(|frame| frame.outcome == Outcome::Sent), "{:?}", batch.frames());
+}
+
+/// All numbers that are there, and from where.
+fn take_numbers(at: &mut UdpDatapath, want: usize) -> Vec<(u64, Address)> {
+    let free = (0..16).map(|id| Slot::owned(id, at.capabilities().slot_bytes)).collect();
+    let mut batch = RxBatch { free, limit: 16, ..RxBatch::default() };
+    let (mut all, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    while all.len() < want && Instant::now() < deadline {
+        at.receive(&mut batch, None);
+        for taken in std::mem::take(&mut batch.taken) {
+            let bytes = &taken.slot.bytes()[..taken.len];
+            all.extend(bytes.chunks(8).map(|n| (u64::from_ne_bytes(n.try_into().unwrap()), taken.from)));
+            batch.free.push(taken.slot);
+        }
+    }
+    all
+}
+
+#[test]
+fn each_peer_is_sent_to_along_its_line() {
+    for address in ["127.0.0.1", "::1"] {
+        let (mut a, mut b, mut c) = (open(local(address)), open(local(address)), open(local(address)));
+        let [at_a, at_b, at_c] = [&a, &b, &c].map(|end| end.address().unwrap());
+        send_numbers(&mut a, &[at_b, at_c, at_b, at_b, at_c]);
+        assert_eq!(a.lines(), 2, "{address}: this kernel has no lines, or they are not used");
+        // Frames of both lines have the datapath's own address, and what is sent there comes to it, not to a line.
+        assert_eq!(take_numbers(&mut b, 3), [(0, at_a), (2, at_a), (3, at_a)]);
+        assert_eq!(take_numbers(&mut c, 2), [(1, at_a), (4, at_a)]);
+        send_numbers(&mut b, &[at_a, at_a]);
+        assert_eq!(take_numbers(&mut a, 2), [(0, at_b), (1, at_b)]);
+        // A peer that is gone and one that comes after it at the same address: the line is as good as before.
+        drop(b);
+        send_numbers(&mut a, &[at_b, at_b]);
+        let Address::Ip(bind) = at_b else { panic!("{at_b}") };
+        let mut b = open(UdpConfig::new(bind));
+        send_numbers(&mut a, &[at_b]);
+        assert_eq!(take_numbers(&mut b, 1), [(0, at_a)]);
+        a.close();
+        assert_eq!(a.lines(), 0);
+    }
+}
+
+#[test]
+fn peers_without_a_line_are_sent_to_all_the_same() {
+    let mut ends: Vec<_> = (0..80).map(|_| open(local("127.0.0.1"))).collect();
+    let mut a = open(local("127.0.0.1"));
+    let (from, to) = (a.address().unwrap(), ends.iter().map(|end| end.address().unwrap()).collect::<Vec<_>>());
+    send_numbers(&mut a, &to);
+    assert_eq!(a.lines(), 64);
+    for (n, end) in ends.iter_mut().enumerate() {
+        assert_eq!(take_numbers(end, 1), [(n as u64, from)]);
+    }
+    // One that is sent to for long takes over the line that was idle for longest.
+    let last = *to.last().unwrap();
+    (0..256).for_each(|_| send_numbers(&mut a, &[last]));
+    let before = a.stats().calls;
+    send_numbers(&mut a, &[last, to[1], last]);
+    assert_eq!((a.lines(), a.stats().calls - before), (64, 3), "each goes along its line, in a call of its own");
+}
+
+#[test]
+fn there_is_no_line_where_the_route_has_another_source() {
+    let (mut a, mut b) = (open(local("127.0.0.2")), open(local("127.0.0.1")));
+    let (from, to) = (a.address().unwrap(), b.address().unwrap());
+    send_numbers(&mut a, &[to, to]);
+    assert_eq!((a.lines(), take_numbers(&mut b, 2)), (0, vec![(0, from), (1, from)]));
+    // Nor where the datapath has no address of its own, or is told to do without.
+    for config in [local("0.0.0.0"), UdpConfig { lines: false, ..local("127.0.0.1") }] {
+        let mut a = open(config);
+        send_numbers(&mut a, &[to]);
+        assert_eq!((a.lines(), take_numbers(&mut b, 1).len()), (0, 1));
     }
 }
