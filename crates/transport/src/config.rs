@@ -101,9 +101,14 @@ pub struct Outgoing {
     pub launch_ns: u64,
     /// 0 for one message. Otherwise the payload is so many messages that follow each other, as a bundle has them
     /// ([`insane_wire::frame::record::Record::Bundle`]); `sequence` is that of the first, and they have no deadline and no times.
-    /// They may travel in several parts, of which each is whole messages. None is longer than [`crate::Path::whole_bytes`]: of a
-    /// best-effort flow it would be lost. Of a reliable one none is longer than 64 bytes, and they are released together.
+    /// They may travel in several parts, of which each is whole messages, and are released together. None is longer than
+    /// [`crate::Path::whole_bytes`]. If frames become smaller meanwhile, one that no longer fits is lost of a best-effort flow; of a
+    /// reliable flow the bundle is cut into its messages, which go on one by one.
     pub bundle: u16,
+    /// Of a message that was cut out of a bundle: the byte of the bundle with which its payload begins. Otherwise 0.
+    pub base: u32,
+    /// Whether others follow it that were cut out of the same bundle: the payload is released with the last of them.
+    pub more: bool,
 }
 
 impl Outgoing {
@@ -111,5 +116,11 @@ impl Outgoing {
     #[must_use]
     pub fn messages(&self) -> u64 {
         u64::from(self.bundle.max(1))
+    }
+
+    /// The token, if the payload is no longer needed once this message is not.
+    #[must_use]
+    pub fn releases(&self) -> Option<u64> {
+        (!self.more).then_some(self.token)
     }
 }

@@ -8,6 +8,7 @@ use insane_wire::frame::record::Message;
 
 use crate::config::{FlowSpec, Outgoing};
 use crate::counts::Counts;
+use crate::payloads::{BUNDLE_WORD, Fit, Rest};
 
 /// Where a flow is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,13 @@ pub(crate) struct Span {
     pub(crate) len: u32,
     /// Of a bundle: how many messages.
     pub(crate) count: u16,
+}
+
+impl Span {
+    /// All of a message that is no bundle.
+    fn whole(index: u64, len: u32) -> Self {
+        Self { index, offset: 0, len, count: 0 }
+    }
 }
 
 /// How much of what is next has gone.
@@ -239,11 +247,15 @@ impl OutFlow {
             return None;
         }
         while let Some(&span) = self.resend.front() {
-            if let Some(message) = self.flies(span.index) {
+            if let Some(message) = self.flies(span.index).filter(|message| message.bundle > 0 || span.count == 0) {
                 return Some(Next { message, span, most: span.count, from: From::Resend });
             }
-            // The cursor has covered it meanwhile.
+            // The cursor has covered it meanwhile, or its bundle was cut, and the cursor has covered some of its messages perhaps.
             self.resend.pop_front();
+            for index in (span.index..span.index + u64::from(span.count)).rev() {
+                let one = self.flies(index).filter(|one| one.bundle == 0);
+                one.into_iter().for_each(|one| self.resend.push_front(Span::whole(index, one.len)));
+            }
         }
         if self.current.is_some() {
             return self.rest_of_current();
@@ -308,9 +320,47 @@ impl OutFlow {
         over
     }
 
+    /// Cuts the reliable bundle that is next, as [`OutFlow::peek`] said, into its messages: one of them does not fit a frame any more,
+    /// and as a message it can go in parts. `fit` says what comes first of what is left of the bundle. Says whether it was done.
+    pub(crate) fn cut(&mut self, next: &Next, mut fit: impl FnMut(u64, Rest) -> Option<Fit>) -> bool {
+        let flies = match next.from {
+            From::Waiting => None,
+            From::Current | From::Resend => {
+                let at = self.flying.partition_point(|(first, _)| *first <= next.span.index).checked_sub(1);
+                at.and_then(|at| Some((at, *self.flying.get(at)?)))
+            }
+        };
+        let whole = flies.map_or(next.message, |(_, (_, message))| message);
+        let (mut ones, mut rest) = (Vec::with_capacity(whole.bundle.into()), Rest { offset: 0, count: whole.bundle });
+        while rest.count > 0 {
+            let Some(first) = fit(whole.token, rest) else { return false };
+            let sequence = whole.sequence + ones.len() as u64;
+            rest.count -= 1;
+            let (base, more) = (rest.offset + BUNDLE_WORD, rest.count > 0);
+            ones.push(Outgoing { sequence, len: first.first, base, more, bundle: 0, ..whole });
+            rest.offset += bundle_bytes(first.first);
+        }
+        let Some((at, (index, _))) = flies else {
+            self.waiting.pop_front();
+            ones.into_iter().rev().for_each(|one| self.waiting.push_front(one));
+            return true;
+        };
+        // Those that have gone keep their index, the others get theirs when they go.
+        let left = self.current.take_if(|(_, span)| span.index >= index && span.index < index + whole.messages());
+        let gone = left.map_or(ones.len(), |(_, span)| (span.index - index) as usize);
+        let later = ones.split_off(gone);
+        self.flying_messages -= later.len() as u64;
+        self.waiting_messages += later.len() as u64;
+        later.into_iter().rev().for_each(|one| self.waiting.push_front(one));
+        let after = self.flying.split_off(at + 1);
+        self.flying.pop_back();
+        self.flying.extend((index..).zip(ones).chain(after));
+        true
+    }
+
     /// A part was lost on the way.
     pub(crate) fn lost(&mut self, span: Span) {
-        if self.spec.reliable && span.index >= self.base() {
+        if self.spec.reliable && span.index + u64::from(span.count.max(1)) > self.base() {
             self.resend.push_back(span);
         }
     }
@@ -446,6 +496,11 @@ impl OutFlow {
         self.resend.clear();
         self.closing = true;
     }
+}
+
+/// What a message of so many bytes takes in a bundle.
+fn bundle_bytes(len: u32) -> u32 {
+    BUNDLE_WORD + len.next_multiple_of(BUNDLE_WORD)
 }
 
 /// The number at the source of the last message of what was given.

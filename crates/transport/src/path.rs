@@ -574,7 +574,7 @@ impl Path {
     pub fn abandon(&mut self, flow: u32) {
         let Some(out) = self.out.get_mut(&flow) else { return };
         let events = &mut self.events;
-        out.abandon(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+        out.abandon(|lost| release(events, flow, &lost, End::Unconfirmed));
         self.try_close(flow);
     }
 
@@ -607,7 +607,7 @@ impl Path {
         if let Some(mut out) = self.out.remove(&flow) {
             // Of what the last account does not say nothing will be known.
             let events = &mut self.events;
-            out.reset(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+            out.reset(|lost| release(events, flow, &lost, End::Unconfirmed));
             self.events.push_back(Event::Closed { flow, counts: out.counts() });
         }
     }
@@ -829,7 +829,7 @@ impl Path {
         let mut through = Vec::new();
         for (&flow, out) in &mut self.out {
             out.queued = false;
-            out.reset(|lost| events.push_back(Event::Released { flow, token: lost.token, end: End::Unconfirmed }));
+            out.reset(|lost| release(events, flow, &lost, End::Unconfirmed));
             if out.closing && out.is_through() {
                 through.push(flow);
             }
@@ -871,5 +871,12 @@ impl Path {
             limit_index: incoming.limit_index as u32,
             limit_bytes: incoming.limit_bytes,
         })
+    }
+}
+
+/// A message has ended: its payload is its owner's again, unless others need it that were cut out of the same bundle.
+pub(crate) fn release(events: &mut VecDeque<Event>, flow: u32, message: &Outgoing, end: End) {
+    if let Some(token) = message.releases() {
+        events.push_back(Event::Released { flow, token, end });
     }
 }

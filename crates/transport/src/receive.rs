@@ -9,7 +9,7 @@ use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::outflow::State;
-use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store};
+use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store, release};
 use crate::transmit::Content;
 
 /// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
@@ -490,7 +490,7 @@ impl Path {
             self.events.push_back(Event::Refused { flow, status: ack.status });
         } else {
             let events = &mut self.events;
-            out.opened(ack.cursor, |done| events.push_back(released(flow, done.token)));
+            out.opened(ack.cursor, |done| release(events, flow, &done, End::Delivered));
             (out.limit_index, out.limit_bytes) = (u64::from(ack.limit_index), ack.limit_bytes);
             self.events.push_back(Event::Accepted { flow });
             self.schedule(flow);
@@ -512,7 +512,7 @@ impl Path {
         out.limit_bytes = out.limit_bytes.max(credit.limit_bytes);
         let events = &mut self.events;
         if out.spec.reliable {
-            out.confirm(credit.account.cursor, |done| events.push_back(released(flow, done.token)));
+            out.confirm(credit.account.cursor, |done| release(events, flow, &done, End::Delivered));
         } else {
             out.settle(&credit.account);
         }
@@ -662,8 +662,4 @@ impl Path {
             }
         }
     }
-}
-
-fn released(flow: u32, token: u64) -> Event {
-    Event::Released { flow, token, end: End::Delivered }
 }

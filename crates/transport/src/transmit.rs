@@ -10,7 +10,7 @@ use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_
 use crate::config::Outgoing;
 use crate::congestion::Congestion;
 use crate::outflow::{Gone, Next, Span, State, on_the_wire};
-use crate::path::{Alike, Built, End, Event, Gather, LostReason, Path, TICK};
+use crate::path::{Alike, Built, End, Gather, LostReason, Path, TICK, release};
 use crate::payloads::{BUNDLE_WORD, Payloads, Rest};
 
 /// Acknowledge at once after so many frames.
@@ -192,7 +192,7 @@ impl Path {
             for n in 0..u32::from(count) {
                 next_part(out, head, counter, offset + n * size);
                 let end = out.len() + size as usize;
-                payloads.copy(next.message.token, offset + n * size, size, out);
+                payloads.copy(next.message.token, next.message.base + offset + n * size, size, out);
                 out.resize(end, 0);
                 counter += 1;
             }
@@ -257,14 +257,14 @@ impl Path {
             let Next { message, span, .. } = next;
             next_message(out, head, self.counter, span.index as u32, message.sequence);
             let end = out.len() + size as usize;
-            payloads.copy(message.token, 0, size, out);
+            payloads.copy(message.token, message.base, size, out);
             out.resize(end, 0);
             source.took(&next, Gone { len: size, count: 0, payload: size });
             let mut contents = self.spare.pop().unwrap_or_default();
             if source.spec.reliable {
                 contents.push(Content::Span(flow, span));
             } else {
-                self.events.push_back(Event::Released { flow, token: message.token, end: End::Sent });
+                release(&mut self.events, flow, &message, End::Sent);
             }
             self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
             self.counter += 1;
@@ -405,9 +405,7 @@ impl Path {
                 self.turns.has_nothing();
                 continue;
             };
-            let expired = |message: crate::Outgoing| {
-                events.push_back(Event::Released { flow, token: message.token, end: End::Expired })
-            };
+            let expired = |message: Outgoing| release(events, flow, &message, End::Expired);
             let Some(next) = out.peek(now, expired) else {
                 out.queued = !self.turns.has_nothing();
                 self.try_close(flow);
@@ -418,7 +416,16 @@ impl Path {
                 break;
             }
             let added = if next.message.bundle > 0 {
-                add_bundle(now, frame, flow, &next, payloads).map(|gone| (gone, None))
+                match add_bundle(now, frame, flow, &next, payloads) {
+                    Bundled::Gone(gone) => Some((gone, None)),
+                    Bundled::Full => None,
+                    Bundled::TooLong(lost) => {
+                        if out.spec.reliable && out.cut(&next, |token, rest| payloads.bundle(token, rest, 0, 1)) {
+                            continue;
+                        }
+                        Some((lost, None))
+                    }
+                }
             } else {
                 let added = add_message(now, frame, flow, &next, copy_bytes, payloads);
                 added.map(|(len, gather)| (Gone { len, count: 0, payload: len }, gather))
@@ -454,8 +461,7 @@ impl Path {
             let done = out.took(&next, gone);
             self.turns.sent(gone.len + OWN_BYTES);
             if done && !out.spec.reliable {
-                let token = next.message.token;
-                self.events.push_back(Event::Released { flow, token, end: End::Sent });
+                release(&mut self.events, flow, &next.message, End::Sent);
             }
             // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
             if gather.is_some() || (!done && gone.len < next.span.len) {
@@ -538,7 +544,7 @@ impl Path {
         for (&flow, out) in &mut self.out {
             if stalled {
                 let events = &mut self.events;
-                out.drop_waiting(|one| events.push_back(Event::Released { flow, token: one.token, end: End::Dropped }));
+                out.drop_waiting(|one| release(events, flow, &one, End::Dropped));
             }
             if out.tick() {
                 self.control.push_back(Content::Told(flow));
@@ -587,34 +593,49 @@ impl Path {
     }
 }
 
-/// Adds as many messages of a bundle to a frame as fit; says how much of it those are.
+/// What became of a bundle that was to be added to a frame.
+enum Bundled {
+    /// So much of it was added.
+    Gone(Gone),
+    /// There is no room in this frame.
+    Full,
+    /// Frames have become smaller since its first message was taken for one that fits. What goes with that if nothing is done about it:
+    /// best effort, it is lost, as those are that were sent and were too large.
+    TooLong(Gone),
+}
+
+/// Adds as many messages of a bundle to a frame as fit.
 fn add_bundle(
     now: Duration,
     frame: &mut FrameBuilder<'_>,
     flow: u32,
     next: &Next,
     payloads: &mut dyn Payloads,
-) -> Option<Gone> {
+) -> Bundled {
     let Next { message, span, .. } = next;
     let room = u32::try_from(frame.bundle_room()).unwrap_or(u32::MAX);
     let rest = Rest { offset: span.offset, count: message.bundle };
     let fit = payloads.bundle(message.token, rest, room, next.most);
     let Some(fit) = fit.filter(|fit| fit.len <= span.len && fit.count <= next.most) else {
         // It is none. Nobody gets it, and the peer counts what it misses as lost.
-        return Some(Gone { len: span.len, count: message.bundle, payload: 0 });
+        return Bundled::Gone(Gone { len: span.len, count: message.bundle, payload: 0 });
     };
     let head = on_the_wire(flow, span.index, message, now);
     // One that is not small is as well off by itself, with fewer bytes around it.
     if fit.count == 0 || (fit.count == 1 && fit.first > SMALL) {
         let (token, at, len) = (message.token, span.offset + BUNDLE_WORD, fit.first);
-        let fits = frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out));
-        // Frames have become smaller since it was taken for one that fits. Best effort: it is lost, as those are that were sent
-        // and were too large.
-        return (fits || frame.is_empty()).then_some(Gone { len: fit.len, count: 1, payload: len });
+        let one = Gone { len: fit.len, count: 1, payload: len };
+        return match frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out)) {
+            true => Bundled::Gone(one),
+            false if frame.is_empty() => Bundled::TooLong(one),
+            false => Bundled::Full,
+        };
     }
     let fill = |out: &mut Vec<u8>| payloads.copy_bundle(message.token, rest, fit, out);
-    let fits = frame.bundle_from(&head, fit.count, fit.len as usize, fill);
-    fits.then_some(Gone { len: fit.len, count: fit.count, payload: fit.payload })
+    if frame.bundle_from(&head, fit.count, fit.len as usize, fill) {
+        return Bundled::Gone(Gone { len: fit.len, count: fit.count, payload: fit.payload });
+    }
+    Bundled::Full
 }
 
 /// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.
@@ -628,14 +649,14 @@ fn add_message(
 ) -> Option<(u32, Option<Gather>)> {
     let Next { message, span, .. } = next;
     let head = on_the_wire(flow, span.index, message, now);
-    let (len, token) = (message.len, message.token);
+    let (len, token, base) = (message.len, message.token, message.base);
     let limit = frame.len() + frame.room();
     if span.len == len && len as usize <= whole_limit(limit, &head) {
         if len <= copy_bytes {
-            let added = frame.message_from(&head, len as usize, |out| payloads.copy(token, 0, len, out));
+            let added = frame.message_from(&head, len as usize, |out| payloads.copy(token, base, len, out));
             return added.then_some((len, None));
         }
-        return frame.message_apart(&head, len as usize).then_some((len, Some(Gather { token, offset: 0, len })));
+        return frame.message_apart(&head, len as usize).then_some((len, Some(Gather { token, offset: base, len })));
     }
     let size = Fragments::new(len, limit, &head)?.size();
     // To the end of the part that a fresh cut would have here, so that resent parts are of the same sizes.
@@ -647,11 +668,11 @@ fn add_message(
     }
     let part = Part { total: len, offset: span.offset };
     if copy_bytes == u32::MAX {
-        let added =
-            frame.fragment_from(&head, part, taken as usize, |out| payloads.copy(token, span.offset, taken, out));
+        let added = frame
+            .fragment_from(&head, part, taken as usize, |out| payloads.copy(token, base + span.offset, taken, out));
         return added.then_some((taken, None));
     }
     frame
         .fragment_apart(&head, part, taken as usize)
-        .then_some((taken, Some(Gather { token, offset: span.offset, len: taken })))
+        .then_some((taken, Some(Gather { token, offset: base + span.offset, len: taken })))
 }

@@ -405,3 +405,28 @@ fn a_question_and_its_answer_are_a_frame_each() {
         }
     }
 }
+
+/// Of a reliable flow nothing is lost when frames become too small for the messages of a bundle: those go in parts.
+#[test]
+fn bundles_whose_messages_no_longer_fit_a_frame_are_cut() {
+    let mut frames = 0;
+    for after in 0..40 {
+        let config = Config { frame_limit: 1472, dedicated: true, ..Config::default() };
+        let mut world = World::new(config, 3 + after, Weather { lose: after % 4, ..Weather::default() });
+        world.hosts[0].source(1, 7, true, VecDeque::from(vec![1400; 400]));
+        world.hosts[1].sink(1, true);
+        world.hosts[0].reopen(0);
+        world.run(MS * 1000, |world| world.hosts[0].longest_bundled == 1400);
+        (0..after).for_each(|_| world.step());
+        assert!(!world.hosts[0].idle(), "it is over before frames become smaller");
+        world.hosts[0].resize(512);
+        world.run(MS * 60_000, |world| world.hosts.iter().all(sim::Host::idle));
+        assert_eq!(world.hosts[1].sinks[&1].seen, (1..=400).collect::<Vec<_>>());
+        assert_eq!(world.hosts[0].sources[0].ends, [(End::Delivered, 400)].into());
+        frames += world.hosts[1].path.stats().received_frames;
+    }
+    assert!(
+        frames > 2 * 40 * 400,
+        "{frames}: a message of 1400 bytes takes four frames of 512, and most came after that"
+    );
+}

@@ -40,6 +40,7 @@ fn weather(random: &mut Random) -> Weather {
         mix: 0,
         cut: some(30),
         kill: some(30),
+        resize: 0,
     }
 }
 
@@ -63,7 +64,8 @@ fn reliable_messages_come_once_and_in_order_through_all_of_it() {
 
 fn reliable(seed: u64) {
     let mut random = Random(seed);
-    let weather = weather(&mut random);
+    let mut weather = weather(&mut random);
+    weather.resize = [0, 1, 10][seed as usize % 3];
     let config = config(&mut random, weather.change > 0);
     let mut world = World::new(config, random.next(), weather);
     let counts = [random.below(300) + 1, random.below(300) + 1];

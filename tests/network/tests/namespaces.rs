@@ -3,6 +3,7 @@
 use insane::Qos;
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::Namespaces;
+use insane_tests_network::load::{are_whole, flows, numbers};
 use insane_tests_network::{
     LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status, within,
 };
@@ -129,6 +130,30 @@ fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
     plain.send(b"again").unwrap();
     assert_eq!(plain_sink.consume_timeout(LIMIT).unwrap().to_vec(), b"again");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// What fitted a frame when it was taken from its source does not when the cable's frames become smaller, and goes in parts.
+#[test]
+fn a_reliable_stream_goes_on_while_frames_become_smaller_and_larger() {
+    let _watchdog = Watchdog::start("smaller frames", TEST);
+    let Some(cable) = Cable::new() else { return };
+    let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let source = a.stream(reliable()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let (sent, got) = numbers(&source, &sink, true, |seen| {
+        for mtu in [600, 1500, 1000, 600, 9000, 600] {
+            flows(seen, &a);
+            // So that messages wait, in bundles, for frames as they were.
+            cable.0.ip(1, "link set veth0 down").unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            cable.0.ip(0, &format!("link set veth0 mtu {mtu}")).unwrap();
+            cable.0.ip(1, "link set veth0 up").unwrap();
+            flows(seen, &a);
+        }
+    });
+    are_whole(sent, &got, true, &a);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use insane::{Qos, Session, Sink, Source};
 use insane_tests_host::{Watchdog, payload};
 use insane_tests_network::cables::{Cables, accelerated};
-use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds};
+use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -78,6 +78,7 @@ fn between_hosts_whose_frames_are_large() {
     let hosts = hosts(2, |_, _| ());
     let (here, there) = (hosts[0].session("source"), hosts[1].session("sinks"));
     every_message_comes_once_and_in_order(&here, &[&there], Qos::default());
+    every_message_comes_once_and_in_order(&here, &[&there], reliable());
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn between_hosts_whose_frames_are_small_and_to_several() {
     let Some(cables) = Cables::new() else { return };
     let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
     let (here, there, too) = (one.session("source"), two.session("sinks"), two.session("more sinks"));
-    for qos in [Qos::default(), accelerated(Qos::default())] {
+    for qos in [Qos::default(), reliable(), accelerated(Qos::default()), accelerated(reliable())] {
         every_message_comes_once_and_in_order(&here, &[&there, &too], qos);
     }
 }

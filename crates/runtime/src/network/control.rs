@@ -23,6 +23,16 @@ pub(crate) enum Held {
     /// Small reliable messages that came one after the other, copied as a bundle; their slots, which stay their owner's until all are
     /// confirmed. The place is that of the first.
     Run(Place, Vec<u8>, Vec<Spot>),
+    /// Larger ones, that are copied when they go: a bundle whose messages lie each in its own slot.
+    Slots(Place, Vec<Lent>),
+}
+
+/// A payload in a slot, one of several.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lent {
+    pub(crate) spot: Spot,
+    pub(crate) offset: u32,
+    pub(crate) len: u16,
 }
 
 /// A slot of a local source: its segment and its place there.
@@ -98,27 +108,32 @@ impl Held {
     /// The place of the first of its slots that are a local source's, if it has any.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
-            Self::Slot(place) | Self::Pack(place, _) | Self::Run(place, ..) => Some(place),
+            Self::Slot(place) | Self::Pack(place, _) | Self::Run(place, ..) | Self::Slots(place, _) => Some(place),
             Self::Free | Self::Bytes(_) | Self::Inside(_) => None,
         }
     }
 
     /// The descriptors by which its slots are given back.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = Descriptor> + '_ {
-        let (d, spots) = match self {
-            Self::Slot(place) | Self::Pack(place, _) => (Some(place.descriptor), &[][..]),
-            Self::Run(place, _, spots) => (Some(place.descriptor), &spots[..]),
-            Self::Free | Self::Bytes(_) | Self::Inside(_) => (None, &[][..]),
+        let none = || (None, &[][..], &[][..]);
+        let (place, spots, lent) = match self {
+            Self::Slot(place) | Self::Pack(place, _) => (Some(place), &[][..], &[][..]),
+            Self::Run(place, _, spots) => (Some(place), &spots[..], &[][..]),
+            Self::Slots(place, lent) => (Some(place), &[][..], &lent[..]),
+            Self::Free | Self::Bytes(_) | Self::Inside(_) => none(),
         };
-        let run = d.into_iter().flat_map(move |d| {
-            (0..).zip(spots).map(move |(n, &(segment, slot))| Descriptor {
+        let d = place.map(|place| place.descriptor);
+        let spots = spots.iter().copied().chain(lent.iter().map(|one| one.spot));
+        let several = !matches!(self, Self::Slot(_) | Self::Pack(..));
+        let run = d.filter(|_| several).into_iter().flat_map(move |d| {
+            (0..).zip(spots.clone()).map(move |(n, (segment, slot))| Descriptor {
                 sequence: d.sequence.wrapping_add(n),
                 segment,
                 slot,
                 ..d
             })
         });
-        d.filter(|_| spots.is_empty()).into_iter().chain(run)
+        d.filter(|_| !several).into_iter().chain(run)
     }
 }
 
@@ -137,15 +152,66 @@ impl Sources<'_> {
 
     /// The segment of a slot, if that is still there.
     fn view(&self, place: &Place) -> Option<&SegmentView> {
+        self.segments(place)?.get(usize::from(place.descriptor.segment))?.as_ref()
+    }
+
+    /// The segments of the session that emitted it, if that is still there.
+    fn segments(&self, place: &Place) -> Option<&[Option<SegmentView>]> {
         let link = self.domains.get(place.domain)?.intakes.get(place.link)?.as_ref()?;
-        let link = (link.generation == place.generation).then_some(link)?;
-        link.segments.get(usize::from(place.descriptor.segment))?.as_ref()
+        (link.generation == place.generation).then_some(&link.segments)
+    }
+
+    /// Appends payloads that lie in slots of their own, each after what `head` appends for it, filled up to `end` bytes if they
+    /// are shorter or no longer there.
+    fn append_each(
+        &self,
+        place: &Place,
+        lent: &[Lent],
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Lent, &mut Vec<u8>),
+        filled: impl Fn(&Lent) -> u32,
+    ) {
+        let segments = self.segments(place).unwrap_or(&[]);
+        for one in lent {
+            head(one, out);
+            let (end, (segment, slot)) = (out.len() + filled(one) as usize, one.spot);
+            let view = segments.get(usize::from(segment)).and_then(Option::as_ref);
+            let _ = view.is_some_and(|view| view.append(slot, one.offset, one.len.into(), out));
+            out.resize(end, 0);
+        }
     }
 }
 
-/// The lengths of the messages that are left of a pack.
-fn left(lengths: &[u16], rest: Rest) -> Option<&[u16]> {
-    lengths.get(lengths.len().checked_sub(rest.count.into())?..)
+/// What is left of the messages of a pack or of several slots.
+fn left<T>(all: &[T], rest: Rest) -> Option<&[T]> {
+    all.get(all.len().checked_sub(rest.count.into())?..)
+}
+
+/// What fits of messages of these lengths.
+fn fit(mut lengths: impl Iterator<Item = u32>, room: u32, most: u16) -> Option<Fit> {
+    let first = lengths.next()?;
+    let mut fit = Fit { count: 0, len: 0, payload: 0, first };
+    for len in std::iter::once(first).chain(lengths).take(most.into()) {
+        if fit.len + bytes_for(len) > room {
+            break;
+        }
+        (fit.count, fit.len, fit.payload) = (fit.count + 1, fit.len + bytes_for(len), fit.payload + len);
+    }
+    if fit.count == 0 {
+        fit.len = bytes_for(first);
+    }
+    Some(fit)
+}
+
+/// The message of several in slots that has byte `offset` of their bundle in its payload, and where that byte is in it.
+fn at(lent: &[Lent], mut offset: u32) -> Option<(&Lent, u32)> {
+    for one in lent {
+        if offset < bytes_for(one.len.into()) {
+            return Some((one, offset.checked_sub(bytes_for(0))?));
+        }
+        offset -= bytes_for(one.len.into());
+    }
+    None
 }
 
 impl Payloads for Sources<'_> {
@@ -160,28 +226,21 @@ impl Payloads for Sources<'_> {
                 let len = if count == 0 { bytes_for(first) } else { u32::try_from(len).ok()? };
                 Some(Fit { count, len, payload: u32::try_from(payload).ok()?, first })
             }
-            Held::Pack(_, lengths) => {
-                let left = left(lengths, rest)?;
-                let first = u32::from(*left.first()?);
-                let mut fit = Fit { count: 0, len: 0, payload: 0, first };
-                for len in left.iter().take(most.into()).map(|len| u32::from(*len)) {
-                    if fit.len + bytes_for(len) > room {
-                        break;
-                    }
-                    (fit.count, fit.len, fit.payload) = (fit.count + 1, fit.len + bytes_for(len), fit.payload + len);
-                }
-                if fit.count == 0 {
-                    fit.len = bytes_for(first);
-                }
-                Some(fit)
-            }
+            Held::Pack(_, lengths) => fit(left(lengths, rest)?.iter().map(|len| u32::from(*len)), room, most),
+            Held::Slots(_, lent) => fit(left(lent, rest)?.iter().map(|one| one.len.into()), room, most),
             _ => None,
         }
     }
 
     fn copy_bundle(&mut self, token: u64, rest: Rest, fit: Fit, out: &mut Vec<u8>) {
-        let Some(Held::Pack(place, lengths)) = self.underway.held(token) else {
-            return self.copy(token, rest.offset, fit.len, out);
+        let (place, lengths) = match self.underway.held(token) {
+            Some(Held::Pack(place, lengths)) => (place, lengths),
+            Some(Held::Slots(place, lent)) => {
+                let lent = left(lent, rest).and_then(|left| left.get(..fit.count.into())).unwrap_or(&[]);
+                let word = |one: &Lent, out: &mut Vec<u8>| out.extend_from_slice(&u64::from(one.len).to_le_bytes());
+                return self.append_each(place, lent, out, word, |one| bytes_for(one.len.into()) - bytes_for(0));
+            }
+            _ => return self.copy(token, rest.offset, fit.len, out),
         };
         let mut at = rest.offset;
         for len in left(lengths, rest).unwrap_or(&[]).iter().take(fit.count.into()) {
@@ -201,8 +260,15 @@ impl Payloads for Sources<'_> {
         out: &mut Vec<u8>,
         head: &mut dyn FnMut(&mut Vec<u8>),
     ) -> u16 {
-        let Some(Held::Pack(place, lengths)) = self.underway.held(token) else {
-            return insane_transport::copy_alike(self, token, rest, (size, most), out, head);
+        let (place, lengths) = match self.underway.held(token) {
+            Some(Held::Pack(place, lengths)) => (place, lengths),
+            Some(Held::Slots(place, lent)) => {
+                let left = left(lent, rest).unwrap_or(&[]);
+                let alike = left.iter().take(most.into()).take_while(|one| u32::from(one.len) == size).count();
+                self.append_each(place, &left[..alike], out, |_, out| head(out), |_| size);
+                return alike as u16;
+            }
+            _ => return insane_transport::copy_alike(self, token, rest, (size, most), out, head),
         };
         let view = self.view(place);
         let alike = left(lengths, rest).unwrap_or(&[]).iter().take(most.into());
@@ -235,6 +301,13 @@ impl Payloads for Sources<'_> {
                 out.extend_from_slice(bytes.get(from..to).unwrap_or(&[]));
             }
             Some(Held::Slot(place) | Held::Pack(place, _)) => self.append(place, offset, len, out),
+            Some(Held::Slots(place, lent)) => {
+                if let Some((one, from)) = at(lent, offset) {
+                    let (segment, slot) = one.spot;
+                    let view = self.segments(place).and_then(|all| all.get(usize::from(segment))?.as_ref());
+                    let _ = view.is_some_and(|view| view.append(slot, one.offset + from, len, out));
+                }
+            }
             _ => {}
         }
         // The frame says this length: what is no longer there is zeros. Nobody is to get it, its flow has been abandoned.

@@ -411,7 +411,7 @@ impl Host {
         for account in &flow.accounts {
             self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, left));
         }
-        flow.backlog.iter().map(|next| next.token).collect()
+        flow.backlog.iter().filter_map(Outgoing::releases).collect()
     }
 
     /// A flow has ended. If the other host has not accepted it, it may know of it by word only, and would wait for it: once the source
@@ -459,7 +459,7 @@ impl Host {
                 for account in accounts {
                     self.accounts[account].iter_mut().for_each(|a| a.end(why, item.next.messages()));
                 }
-                refused.push(item.next.token);
+                refused.extend(item.next.releases());
             }
         }
         refused
@@ -501,7 +501,7 @@ impl Host {
                             self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, messages));
                         }
                     }
-                    gone.push(item.next.token);
+                    gone.extend(item.next.releases());
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Links from local sources: the network is their consumer.
 
 use insane_shm::link::{Broken, Consumer, Descriptor, FLAG_INLINE};
-use insane_shm::pack::MAX_COPIED;
+use insane_shm::pack::{MAX_COPIED, MAX_MESSAGE};
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use insane_wire::keyed::Keyed;
@@ -128,6 +128,11 @@ impl Intake {
     pub(crate) fn is_plain(&self, d: &Descriptor) -> bool {
         let there = if self.reliable { 0 } else { FLAG_INLINE };
         d.flags == there && d.deadline_ns == 0 && d.length <= MAX_COPIED
+    }
+
+    /// Whether a larger message of a reliable stream is as most are, in a slot, with nothing said of it but its priority.
+    pub(crate) fn is_plain_larger(&self, d: &Descriptor) -> bool {
+        self.reliable && d.flags == 0 && d.deadline_ns == 0 && (MAX_COPIED + 1..=MAX_MESSAGE).contains(&d.length)
     }
 
     /// Whether what is on the ring from a source is for the same sinks.

@@ -1,6 +1,6 @@
 //! What local sources emit: taken from their links and given to the paths of the hosts that have sinks.
 
-use crate::network::control::{Held, Place, Spot, inside};
+use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
@@ -37,6 +37,8 @@ enum Load {
     Pack(Vec<u16>),
     /// In slots, of reliable messages; copied as a bundle.
     Run(Vec<u8>, Vec<Spot>),
+    /// In slots, of larger ones.
+    Slots(Vec<Lent>),
 }
 
 impl Hub {
@@ -68,14 +70,19 @@ impl Hub {
             match intake.consumer.poll() {
                 Ok(Some(delivery)) => {
                     let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
-                    let takes = run.takes(&delivery.descriptor);
-                    let plain = intake.is_plain(&delivery.descriptor)
+                    let larger = intake.is_plain_larger(&delivery.descriptor);
+                    let takes = run.takes(&delivery.descriptor, larger);
+                    let mut plain = (larger || intake.is_plain(&delivery.descriptor))
                         && (takes || intake.is_steady(delivery.descriptor.source));
                     if !plain || !takes {
                         self.send_run(domain, link, now, clock, &mut run);
+                        if plain && larger {
+                            run.whole = self.whole_bytes(domain, link, delivery.descriptor.source);
+                            plain = delivery.descriptor.length <= run.whole;
+                        }
                     }
                     let intake = self.domains[domain].intakes[link].as_ref().filter(|_| plain);
-                    if intake.is_some_and(|intake| run.append(&delivery, &intake.segments)) {
+                    if intake.is_some_and(|intake| run.append(&delivery, larger, &intake.segments)) {
                         taken += 1;
                         continue;
                     }
@@ -116,9 +123,13 @@ impl Hub {
     fn send_run(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), run: &mut Run) {
         let Some(first) = run.first.take() else { return };
         let (bytes, count) = (std::mem::take(&mut run.bytes), std::mem::take(&mut run.count));
-        let spots = std::mem::take(&mut run.spots);
+        let (spots, lent) = (std::mem::take(&mut run.spots), std::mem::take(&mut run.lent));
         if count == 1 {
             self.send(domain, link, now, clock, &first, Load::There);
+            return;
+        }
+        if !lent.is_empty() {
+            self.send(domain, link, now, clock, &first, Load::Slots(lent));
             return;
         }
         let d = first.descriptor;
@@ -266,6 +277,9 @@ impl Hub {
             Load::Bundle(bytes) => (d.count, length(bytes)),
             Load::Pack(_) => (d.count, d.length.next_multiple_of(bytes_for(0))),
             Load::Run(bytes, spots) => (u16::try_from(spots.len()).unwrap_or(u16::MAX), length(bytes)),
+            Load::Slots(lent) => {
+                (u16::try_from(lent.len()).unwrap_or(u16::MAX), lent.iter().map(|one| bytes_for(one.len.into())).sum())
+            }
         };
         let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
@@ -279,6 +293,7 @@ impl Hub {
             Load::Copied(bytes) | Load::Bundle(bytes) => Held::Bytes(bytes),
             Load::Pack(lengths) => Held::Pack(place, lengths),
             Load::Run(bytes, spots) => Held::Run(place, bytes, spots),
+            Load::Slots(lent) => Held::Slots(place, lent),
             Load::There if delivery.is_inline() => inside(delivery),
             Load::There => Held::Slot(place),
         };
@@ -317,7 +332,7 @@ impl Hub {
             timestamp_ns: if d.timestamp_ns == 0 { 0 } else { d.timestamp_ns.wrapping_add(clock.1).max(1) },
             launch_ns: if launch { d.deadline_ns } else { 0 },
             bundle: bundled,
-            joined: 0,
+            ..Outgoing::default()
         };
         let (mut refused, mut next) = (0, next);
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
@@ -422,7 +437,7 @@ impl Hub {
     }
 }
 
-/// Small messages of one source that follow each other on a link, as a bundle has them.
+/// Messages of one source that follow each other on a link, as a bundle has them: small ones, or larger ones of a reliable stream.
 #[derive(Debug, Default)]
 struct Run {
     first: Option<Delivery>,
@@ -430,22 +445,30 @@ struct Run {
     count: u16,
     /// Where they are, unless they came inside their descriptors.
     spots: Vec<Spot>,
+    /// Where larger ones are. They are not copied yet.
+    lent: Vec<Lent>,
+    /// The longest of these that goes in a frame.
+    whole: u32,
 }
 
 impl Run {
     /// Whether a message can follow those that are there.
-    fn takes(&self, d: &Descriptor) -> bool {
+    fn takes(&self, d: &Descriptor, larger: bool) -> bool {
         self.first.is_some_and(|first| {
             let f = first.descriptor;
             let next = f.sequence.wrapping_add(self.count.into());
-            self.count < MAX_BUNDLE && (f.source, f.priority, next) == (d.source, d.priority, d.sequence)
+            let same = (f.source, f.priority, next) == (d.source, d.priority, d.sequence);
+            same && self.count < MAX_BUNDLE && larger != self.lent.is_empty() && (!larger || d.length <= self.whole)
         })
     }
 
     /// Adds a message. `false`: it is not where it should be, nothing was changed.
-    fn append(&mut self, delivery: &Delivery, segments: &[Option<SegmentView>]) -> bool {
+    fn append(&mut self, delivery: &Delivery, larger: bool, segments: &[Option<SegmentView>]) -> bool {
         let d = &delivery.descriptor;
-        if delivery.is_inline() {
+        if larger {
+            let Ok(len) = u16::try_from(d.length) else { return false };
+            self.lent.push(Lent { spot: (d.segment, d.slot), offset: d.offset, len });
+        } else if delivery.is_inline() {
             bundle_append(&mut self.bytes, delivery.inline_bytes());
         } else {
             let view = segments.get(usize::from(d.segment)).and_then(Option::as_ref);

@@ -45,6 +45,8 @@ pub(crate) struct Weather {
     /// How often, in percent, the link is cut or a runtime killed, per 100 ms of the first two seconds.
     pub(crate) cut: u64,
     pub(crate) kill: u64,
+    /// How often, in percent, the frames that a host may send become larger or smaller, per millisecond.
+    pub(crate) resize: u64,
 }
 
 /// The payload of a message: anybody can tell what it should be.
@@ -275,6 +277,12 @@ impl Host {
         }
     }
 
+    /// Frames of so many bytes may be sent from now on.
+    pub(crate) fn resize(&mut self, bytes: usize) {
+        self.config.frame_limit = bytes;
+        self.path.set_frame_limit(bytes);
+    }
+
     fn give(&mut self, n: usize, flow: u32, sequence: u64, len: u32) -> Result<(), SendError> {
         let token = self.next_token;
         // Of those that may be alike none has one.
@@ -286,12 +294,10 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a flow the messages that are next as one; how many those were. A reliable flow gets small ones; of others now and then one
-    /// is longer than a frame.
+    /// Gives a flow the messages that are next as one; how many those were. Now and then one is longer than a frame.
     fn give_bundle(&mut self, n: usize, flow: u32, most: usize) -> Option<Result<u16, SendError>> {
         let source = &self.sources[n];
         let whole = match source.next {
-            _ if source.reliable => 64,
             next if next.is_multiple_of(256) => MAX_BUNDLED,
             _ => self.path.whole_bytes(),
         };
@@ -447,8 +453,7 @@ impl Host {
         while let Some(built) = self.path.transmit(now, &mut out, &mut self.payloads) {
             let mut frame = core::mem::take(&mut out);
             if let Some(Gather { token, offset, len }) = built.gather {
-                let (epoch, sequence, whole) = self.payloads.sizes[&token];
-                frame.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize));
+                self.payloads.copy(token, offset, len, &mut frame);
             }
             assert_eq!(frame.len(), built.len);
             assert!(frame.len() <= self.config.frame_limit);
@@ -682,6 +687,9 @@ impl World {
                 self.hosts[n].clients(&mut self.random);
                 self.hosts[n].events();
                 self.hosts[n].balance();
+                if self.weather.resize > 0 && self.random.percent(self.weather.resize) {
+                    self.hosts[n].resize([512, 1472, 9000][self.random.below(3) as usize]);
+                }
             }
             self.disasters();
         }
