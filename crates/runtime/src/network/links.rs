@@ -250,7 +250,7 @@ impl Hub {
                 break;
             };
             let counts = host.lanes.counts(flow.number).unwrap_or_default();
-            full |= counts.waiting + (flow.queued + flow.backlog.len()) as u64 >= ENOUGH;
+            full |= counts.waiting + flow.held_back() >= ENOUGH;
         }
         intake.held = full;
         full

@@ -347,8 +347,8 @@ impl Host {
             if item.flow == (at, number) {
                 let Some(heir) = self.flows[to].as_mut() else { continue };
                 item.flow = (to, heir.number);
-                heir.queued += 1;
-                self.flows[at].iter_mut().for_each(|flow| flow.queued -= 1);
+                heir.queued += item.next.messages();
+                self.flows[at].iter_mut().for_each(|flow| flow.queued -= item.next.messages());
             }
             // What has classes keeps what it is given.
             let _ = self.egress.push(now, item);
@@ -360,7 +360,7 @@ impl Host {
         let flows = self.flows.iter().flatten().filter(|flow| flow.reliable && flow.accounts.contains(&account));
         let of = |flow: &OutFlow| {
             let counts = self.lanes.counts(flow.number).unwrap_or_default();
-            counts.waiting + counts.under_way + (flow.backlog.len() + flow.queued) as u64
+            counts.waiting + counts.under_way + flow.held_back()
         };
         flows.map(of).sum()
     }
