@@ -23,6 +23,9 @@ const CONTROL_WAITING: usize = 1 << 20;
 /// Messages of a best-effort flow that wait for their turn, at most.
 const MOST_QUEUED: u64 = 4096;
 
+/// About what a frame carries on most networks.
+const FRAME_BYTES: u64 = 1024;
+
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
 pub(crate) struct OutFlow {
@@ -461,7 +464,9 @@ impl Host {
         let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
         while room > 0 {
             let Some(item) = self.egress.pull(now) else { break };
-            room -= 1;
+            // A bundle is as long on its way as the frames that it fills.
+            let frames = u64::from(item.next.len) / FRAME_BYTES;
+            room = room.saturating_sub(if item.next.bundle > 0 { frames.max(1) } else { 1 });
             if let Err((accounts, why)) = self.hand_over(item) {
                 for account in accounts {
                     self.accounts[account].iter_mut().for_each(|a| a.end(why, item.next.messages()));
@@ -768,6 +773,26 @@ mod tests {
         assert!(rig.host.flows[old.0].is_none());
         assert_eq!(rig.host.by_epoch.get(&EPOCH), Some(&new.0));
         assert_eq!((rig.give(new), rig.talk(None).0), (None, 1));
+    }
+
+    #[test]
+    fn with_classes_the_path_is_given_only_as_many_bundles_as_fill_some_frames() {
+        for (bundle, len, most) in [(64, 64 * 1032, 64), (64, 64 * 72, 16 * 64), (0, 1024, 64)] {
+            let mut rig = Rig::new();
+            let strict = config::Network { scheduler: config::Scheduler::Strict, ..config::Network::default() };
+            rig.host.egress = Egress::new(&strict).unwrap();
+            let (flow, _) = rig.open_as(true);
+            for _ in 0..200 {
+                let token = rig.underway.add(Held::Bytes(Vec::new()), 1);
+                assert_eq!(
+                    rig.host.give(rig.now, flow, Outgoing { token, len, bundle, ..Outgoing::default() }),
+                    Ok(())
+                );
+            }
+            assert_eq!(rig.host.pump(rig.now), Vec::<u64>::new());
+            let number = rig.host.flows[flow].as_ref().unwrap().number;
+            assert_eq!(rig.host.lanes.counts(number).unwrap().waiting, most, "{bundle} of {len} bytes");
+        }
     }
 
     #[test]
