@@ -11,6 +11,10 @@ use insane_wire::frame::record::{Record, Records};
 use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, LONE_BYTES, lone_head, next_message, parse};
 use libfuzzer_sys::fuzz_target;
 
+/// The bundle whose messages fit a frame only while those are large, and how large these messages are.
+const LARGER: u64 = 22;
+const LARGER_BYTES: u32 = 1000;
+
 struct Zeros;
 
 impl Payloads for Zeros {
@@ -18,10 +22,12 @@ impl Payloads for Zeros {
         out.resize(out.len() + len as usize, 0);
     }
 
-    /// Empty messages.
-    fn bundle(&mut self, _token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
-        let count = (room / 8).min(most.min(rest.count).into());
-        Some(Fit { count: count as u16, len: count.max(1) * 8, payload: 0, first: 0 })
+    /// Empty messages, or larger ones.
+    fn bundle(&mut self, token: u64, rest: Rest, room: u32, most: u16) -> Option<Fit> {
+        let first = if token == LARGER { LARGER_BYTES } else { 0 };
+        let stride = 8 + first;
+        let count = (room / stride).min(most.min(rest.count).into());
+        Some(Fit { count: count as u16, len: count.max(1) * stride, payload: count * first, first })
     }
 }
 
@@ -83,6 +89,9 @@ fuzz_target!(|data: &[u8]| {
         }
         let bundle = Outgoing { token: 21, len: 64 * 8, sequence: 21, bundle: 64, ..Outgoing::default() };
         assert_eq!(path.send(flow, bundle), Ok(()));
+        let (token, sequence, len) = (LARGER, 85, 30 * (8 + LARGER_BYTES));
+        let larger = Outgoing { token, len, sequence, bundle: 30, ..Outgoing::default() };
+        assert_eq!(path.send(flow, larger), Ok(()));
         flow
     });
     let mut rest = data;
@@ -91,6 +100,7 @@ fuzz_target!(|data: &[u8]| {
         let (records, tail) = tail.split_at(usize::from(*size).min(tail.len()));
         rest = tail;
         now += Duration::from_micros(u64::from(*step) * u64::from(*step));
+        path.set_frame_limit(if kind & 2 == 0 { 1472 } else { 512 });
         token += 1;
         let length = (HEADER_BYTES + records.len()) as u16;
         let header = Header { length, connection, domain: 1, counter: token, ..Header::default() };
