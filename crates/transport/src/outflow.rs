@@ -365,9 +365,16 @@ impl OutFlow {
         }
     }
 
+    /// Whether the sinks have all of what flies first. What was cut out of one bundle is taken together, as the bundle would be: after
+    /// a new connection it was sent from its beginning, also what the sinks had had before, and the peer waits for its parts.
+    fn is_first_covered(&self, cursor: u64) -> bool {
+        let ends = self.flying.iter().find(|(_, message)| !message.more);
+        ends.is_some_and(|(_, message)| last(message) <= cursor)
+    }
+
     /// The sinks have everything up to and with this number at the source.
     pub(crate) fn confirm(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
-        while let Some((index, front)) = self.flying.front().copied().filter(|(_, front)| last(front) <= cursor) {
+        while let Some((index, front)) = self.flying.front().copied().filter(|_| self.is_first_covered(cursor)) {
             let within = index..index + front.messages();
             if self.current.is_some_and(|(_, span)| within.contains(&span.index)) {
                 self.current = None;

@@ -57,9 +57,13 @@ fn config(random: &mut Random, change: bool) -> Config {
     }
 }
 
+/// Seeds at which longer runs have found a fault: a bundle that was cut after a new connection, of which the sinks had some before.
+const FOUND: [u64; 1] = [4_294_968_176];
+
 #[test]
 fn reliable_messages_come_once_and_in_order_through_all_of_it() {
     seeds(2000).for_each(reliable);
+    FOUND.into_iter().for_each(reliable);
 }
 
 fn reliable(seed: u64) {
