@@ -321,7 +321,8 @@ impl OutFlow {
     }
 
     /// Cuts the reliable bundle that is next, as [`OutFlow::peek`] said, into its messages: one of them does not fit a frame any more,
-    /// and as a message it can go in parts. `fit` says what comes first of what is left of the bundle. Says whether it was done.
+    /// and as a message it can go in parts. `fit` says, as if there were no room, what
+    /// the first of what is left of the bundle takes. Says whether it was done.
     pub(crate) fn cut(&mut self, next: &Next, mut fit: impl FnMut(u64, Rest) -> Option<Fit>) -> bool {
         let flies = match next.from {
             From::Waiting => None,
@@ -338,7 +339,7 @@ impl OutFlow {
             rest.count -= 1;
             let (base, more) = (rest.offset + BUNDLE_WORD, rest.count > 0);
             ones.push(Outgoing { sequence, len: first.first, base, more, bundle: 0, ..whole });
-            rest.offset += bundle_bytes(first.first);
+            rest.offset += first.len;
         }
         let Some((at, (index, _))) = flies else {
             self.waiting.pop_front();
@@ -503,11 +504,6 @@ impl OutFlow {
         self.resend.clear();
         self.closing = true;
     }
-}
-
-/// What a message of so many bytes takes in a bundle.
-fn bundle_bytes(len: u32) -> u32 {
-    BUNDLE_WORD + len.next_multiple_of(BUNDLE_WORD)
 }
 
 /// The number at the source of the last message of what was given.

@@ -115,25 +115,23 @@ impl Held {
 
     /// The descriptors by which its slots are given back.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = Descriptor> + '_ {
-        let none = || (None, &[][..], &[][..]);
-        let (place, spots, lent) = match self {
-            Self::Slot(place) | Self::Pack(place, _) => (Some(place), &[][..], &[][..]),
-            Self::Run(place, _, spots) => (Some(place), &spots[..], &[][..]),
-            Self::Slots(place, lent) => (Some(place), &[][..], &lent[..]),
-            Self::Free | Self::Bytes(_) | Self::Inside(_) => none(),
+        let d = self.place().map(|place| place.descriptor);
+        let (spots, lent) = match self {
+            Self::Run(_, _, spots) => (&spots[..], &[][..]),
+            Self::Slots(_, lent) => (&[][..], &lent[..]),
+            _ => (&[][..], &[][..]),
         };
-        let d = place.map(|place| place.descriptor);
-        let spots = spots.iter().copied().chain(lent.iter().map(|one| one.spot));
-        let several = !matches!(self, Self::Slot(_) | Self::Pack(..));
-        let run = d.filter(|_| several).into_iter().flat_map(move |d| {
-            (0..).zip(spots.clone()).map(move |(n, (segment, slot))| Descriptor {
+        let one = d.filter(|_| spots.is_empty() && lent.is_empty());
+        let several = d.into_iter().flat_map(move |d| {
+            let spots = spots.iter().copied().chain(lent.iter().map(|one| one.spot));
+            (0..).zip(spots).map(move |(n, (segment, slot))| Descriptor {
                 sequence: d.sequence.wrapping_add(n),
                 segment,
                 slot,
                 ..d
             })
         });
-        d.filter(|_| !several).into_iter().chain(run)
+        one.into_iter().chain(several)
     }
 }
 
@@ -161,8 +159,8 @@ impl Sources<'_> {
         (link.generation == place.generation).then_some(&link.segments)
     }
 
-    /// Appends payloads that lie in slots of their own, each after what `head` appends for it, filled up to `end` bytes if they
-    /// are shorter or no longer there.
+    /// Appends payloads that lie in slots of their own, each after what `head` appends for it, filled up to as many bytes as
+    /// `filled` says if they are shorter or no longer there.
     fn append_each(
         &self,
         place: &Place,
