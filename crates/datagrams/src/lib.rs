@@ -28,7 +28,7 @@ mod send;
 
 pub use config::{DatagramConfig, station_of};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -36,7 +36,7 @@ use std::time::Instant;
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
-use insane_netstack::{Binding, Config, Engine, Flow, Interface, Limits, Mac, Route};
+use insane_netstack::{Binding, Config, Engine, Interface, Limits, Mac, Route};
 
 use crate::outbox::Outbox;
 
@@ -45,6 +45,9 @@ const ETHERNET: [usize; 2] = [14, 18];
 
 /// What IPv4 and UDP add to a datagram, in bytes; IPv6 and UDP.
 const HEADERS: [usize; 2] = [28, 48];
+
+/// Datagrams that are alike are received into one slot, up to so many bytes.
+const JOINED_BYTES: usize = 16 << 10;
 
 /// The engine's bounds. A neighbour is asked again four times a second: who waits for it is a path that says hello.
 const LIMITS: Limits = Limits {
@@ -79,7 +82,7 @@ pub struct Datagrams<R> {
 struct Opened {
     engine: Engine,
     binding: Binding,
-    flows: HashMap<SocketAddr, Flow>,
+    flows: send::Flows,
     outbox: Outbox,
     /// A frame or a payload in one piece, where it lies in several.
     scratch: Vec<u8>,
@@ -87,6 +90,8 @@ struct Opened {
     came: VecDeque<(SocketAddr, Vec<u8>)>,
     /// When the engine has something to do.
     due: u64,
+    /// How many of the longest datagrams a slot has room for.
+    joined: usize,
 }
 
 impl<R: RawDatapath> Datagrams<R> {
@@ -153,7 +158,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
         let below = self.raw.capabilities();
         let mut can = below;
         can.max_frame = below.max_frame.saturating_sub(self.ethernet() + self.headers());
-        can.slot_bytes = can.max_frame;
+        can.slot_bytes = can.max_frame.max(JOINED_BYTES);
         can.places = true;
         // By UDP's checksum.
         can.detects_changes = true;
@@ -171,14 +176,16 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
             DatapathError::Unavailable { technology: self.raw.capabilities().technology, reason }
         })?;
         self.stats = Stats::default();
+        let can = self.capabilities();
         self.opened = Some(Opened {
             engine,
             binding,
-            flows: HashMap::new(),
+            flows: send::Flows::default(),
             outbox: Outbox::default(),
             scratch: Vec::new(),
             came: VecDeque::new(),
             due: u64::MAX,
+            joined: (can.slot_bytes / can.max_frame.max(1)).max(1),
         });
         Ok(())
     }

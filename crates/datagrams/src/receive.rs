@@ -16,6 +16,21 @@ const MOST_CAME: usize = 256;
 /// Frames that are looked at for an answer by one call.
 const LOOK: usize = 64;
 
+/// Puts a datagram behind those before it, if they are from the same sender and as long, and there is room: as kernel UDP joins
+/// what it received, so that the receiver can look at frames that are alike at once. The last of them may be shorter.
+fn join(before: Option<&mut Taken>, from: Address, payload: &[u8]) -> bool {
+    let Some(before) = before.filter(|before| before.from == from && before.slot.place().is_none()) else {
+        return false;
+    };
+    let (at, len) = (before.len, payload.len());
+    // After a shorter one nothing can follow.
+    let follows = (1..=before.stride).contains(&len) && at.is_multiple_of(before.stride);
+    let Some(to) = before.slot.bytes_mut().get_mut(at..at + len).filter(|_| follows) else { return false };
+    to.copy_from_slice(payload);
+    before.len += len;
+    true
+}
+
 impl Opened {
     /// Gives a frame to the engine, and the payload of a datagram for us to `take`.
     /// With the payload comes where it lies in the frame, if it lies there alone.
@@ -83,7 +98,8 @@ impl<R: RawDatapath> Datagrams<R> {
         let RxBatch { free, taken, landed, heads, limit, lend, .. } = batch;
         // What is lent is taken, in its turn; so nothing lands.
         let mut place = place.take().filter(|_| !*lend);
-        let (limit, before) = (*limit, taken.len());
+        let (before, frames) = (taken.len(), opened.joined);
+        let (limit, most) = (*limit, limit.saturating_mul(frames));
         // What was kept is older than what the device has.
         while taken.len() - before < limit
             && let Some(mut slot) = free.pop_if(|_| !opened.came.is_empty())
@@ -102,15 +118,16 @@ impl<R: RawDatapath> Datagrams<R> {
         }
         // What landed is before what was taken, so with something taken nothing may land any more; and what was shown cannot
         // go back, so there must be a slot for it.
-        let goes_on = |place: &mut Option<&mut dyn Place>, taken: usize, frames: usize, free: usize| {
+        let goes_on = |place: &mut Option<&mut dyn Place>, pieces: [usize; 2], frames: usize, free: usize| {
             let lands = place.as_deref_mut().is_some_and(|place| place.expects());
-            frames < limit && free > 0 && !(lands && taken > before)
+            let [taken, landed] = pieces;
+            taken + landed < limit && frames < most && free > 0 && !(lands && taken > 0)
         };
-        if !goes_on(&mut place, taken.len(), report.frames, free.len()) {
+        if !goes_on(&mut place, [taken.len() - before, 0], report.frames, free.len()) {
             report.more = !free.is_empty();
             return report;
         }
-        let left = limit - report.frames;
+        let left = most - report.frames;
         let below = self.raw.receive_in_place(left, &mut |frame| {
             opened.arrived(now, frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
@@ -120,7 +137,7 @@ impl<R: RawDatapath> Datagrams<R> {
                 } else if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
                     landed.push(one);
                     stats.placed += 1;
-                } else {
+                } else if !join(taken.get_mut(before..).and_then(|new| new.last_mut()), from, payload) {
                     let fits = |slot: &mut insane_datapath::memory::Slot| slot.len() >= len && len > 0;
                     let Some(mut slot) = free.pop_if(fits) else {
                         stats.spoiled += 1;
@@ -132,10 +149,49 @@ impl<R: RawDatapath> Datagrams<R> {
                 (report.frames, stats.received_frames) = (report.frames + 1, stats.received_frames + 1);
                 stats.received_bytes += len as u64;
             });
-            goes_on(&mut place, taken.len(), report.frames, free.len())
+            goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len())
         });
-        report.more = below.more;
+        let full = !goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len());
+        report.more = below.more || full;
         self.tick();
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insane_datapath::memory::Slot;
+
+    use super::*;
+
+    #[test]
+    fn datagrams_are_joined_with_those_that_are_as_long_from_the_same_sender() {
+        let [one, other] = [1, 2].map(|n| Address::Ip(([10, 0, 0, n], 7400).into()));
+        let mut taken = vec![];
+        let mut come = |from, payload: &[u8]| {
+            if !join(taken.last_mut(), from, payload) {
+                let mut slot = Slot::owned(0, 20);
+                slot.bytes_mut()[..payload.len()].copy_from_slice(payload);
+                taken.push(Taken { slot, len: payload.len(), stride: payload.len(), from });
+            }
+        };
+        // A shorter one is the last; a longer one, one of another sender, and one for which there is no room begin anew.
+        for payload in [b"first..", b"second."] {
+            come(one, payload);
+        }
+        come(one, b"short");
+        come(one, b"short");
+        come(one, b"longer");
+        come(other, b"longer");
+        (0..4).for_each(|_| come(other, b"more.."));
+        let seen: Vec<(_, Vec<_>)> = taken.iter().map(|taken| (taken.from, taken.frames().collect())).collect();
+        let expected: [(_, &[&[u8]]); 5] = [
+            (one, &[b"first..", b"second.", b"short"]),
+            (one, &[b"short"]),
+            (one, &[b"longer"]),
+            (other, &[b"longer", b"more..", b"more.."]),
+            (other, &[b"more..", b"more.."]),
+        ];
+        assert_eq!(seen, expected.map(|(from, frames)| (from, frames.to_vec())));
     }
 }

@@ -14,10 +14,36 @@ use crate::{Datagrams, Opened};
 /// So many destinations are remembered; then they are looked up anew.
 const MOST_FLOWS: usize = 1024;
 
+/// Flows by destination. The one that was used last is found without a look at the others: frames come in batches for one host.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    all: Vec<Flow>,
+    places: HashMap<SocketAddr, usize>,
+    last: usize,
+}
+
+impl Flows {
+    fn find(&mut self, to: SocketAddr, make: impl FnOnce() -> Flow) -> Option<&mut Flow> {
+        if self.all.get(self.last).is_none_or(|flow| flow.to() != to) {
+            // Those of strangers must not add up.
+            if self.all.len() >= MOST_FLOWS && !self.places.contains_key(&to) {
+                self.all.clear();
+                self.places.clear();
+            }
+            let all = &mut self.all;
+            self.last = *self.places.entry(to).or_insert_with(|| {
+                all.push(make());
+                all.len() - 1
+            });
+        }
+        self.all.get_mut(self.last)
+    }
+}
+
 /// Writes the engine's headers.
 struct Headers<'a> {
     engine: &'a mut Engine,
-    flows: &'a mut HashMap<SocketAddr, Flow>,
+    flows: &'a mut Flows,
     binding: Binding,
     outbox: &'a mut Outbox,
     scratch: &'a mut Vec<u8>,
@@ -51,12 +77,8 @@ impl Headers<'_> {
 impl Front for Headers<'_> {
     fn room(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome> {
         let Address::Ip(to) = frame.to else { return Err(Outcome::Unreachable) };
-        // Those of strangers must not add up.
-        if self.flows.len() >= MOST_FLOWS && !self.flows.contains_key(&to) {
-            self.flows.clear();
-        }
         let (engine, binding) = (&mut *self.engine, self.binding);
-        let flow = self.flows.entry(to).or_insert_with(|| engine.flow(binding, to));
+        let flow = self.flows.find(to, || engine.flow(binding, to)).ok_or(Outcome::Failed)?;
         match engine.header(self.now, flow, frame.len(), self.outbox) {
             Ok(header) => {
                 let before = header.bytes().len();

@@ -1,6 +1,7 @@
 //! Sending: frames are put together in the plug-in's buffers, payload too where it does not gather it.
 
 use insane_datapath::batch::{Outcome, TxBatch, TxFrame, TxReport};
+use insane_datapath::memory::Piece;
 use insane_datapath::raw::Front;
 
 use crate::port::{Built, LEAST_FRAME, Room, Sent};
@@ -155,6 +156,16 @@ enum Next {
     Busy,
 }
 
+/// Shows payload that stays where it is.
+fn show(payload: &Piece<'_>, see: &mut dyn FnMut(&[u8])) {
+    let (mut shown, mut at) = ([0; SHOWN], 0);
+    while at < payload.len() {
+        let some = payload.copy_part(at, &mut shown);
+        see(&shown[..some]);
+        at += some;
+    }
+}
+
 /// Puts a frame, with what stands in front, together in `room`; or gives the room back with the frame's outcome. `gathers`: payload of
 /// at least so many bytes stays where it is.
 fn put(
@@ -192,14 +203,7 @@ fn put(
         let body = &rest[..end - before];
         let written = front.write(frame, space, &mut |see| {
             see(body);
-            let (mut shown, mut at) = ([0; SHOWN], 0);
-            while let Some(piece) = &stays
-                && at < piece.len()
-            {
-                let some = piece.copy_part(at, &mut shown);
-                see(&shown[..some]);
-                at += some;
-            }
+            stays.iter().for_each(|piece| show(piece, see));
         });
         if let Err(outcome) = written {
             return Err((room, outcome));

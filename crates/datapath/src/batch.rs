@@ -162,7 +162,7 @@ impl<'m> TxBatch<'m> {
     }
 }
 
-/// Something received: one frame, or several of one length (the last may be shorter) that the technology joined.
+/// Something received: one frame, or several of one length (the last may be shorter) that the technology, or the packet engine, joined.
 #[derive(Debug)]
 pub struct Taken {
     /// The slot that it lies in, from its first byte on.

@@ -145,6 +145,56 @@ fn every_value_of_every_byte_of_the_headers() {
     );
 }
 
+/// What becomes of a frame, in all detail.
+fn said(engine: &mut Engine, device: u8, verified: bool, frame: &[u8]) -> String {
+    let arrival = Arrival { verified, ..Arrival::new(device, frame) };
+    format!("{:?}", engine.receive(1, &arrival, &mut Vec::new()))
+}
+
+#[test]
+fn headers_like_those_before_mean_the_same_as_any_others() {
+    let [mut after, mut alone] = [engine(), engine()];
+    for six in [false, true] {
+        let frame = |ports| frames::udp(host(six, 2), host(six, 1), ports, b"payload");
+        let (before, other) = (frame((2000, 1000)), frame((2001, 1000)));
+        let mut check = |frame: &[u8]| {
+            for (device, verified) in [(0, false), (0, true), (1, false)] {
+                assert!(said(&mut after, 0, false, &before).starts_with("Udp"));
+                assert!(said(&mut alone, 0, false, &other).starts_with("Udp"));
+                let [after, alone] = [&mut after, &mut alone].map(|engine| said(engine, device, verified, frame));
+                assert_eq!(after, alone, "{frame:x?}");
+            }
+        };
+        for at in 0..before.len() {
+            for value in 0..=255 {
+                let mut frame = before.clone();
+                frame[at] = value;
+                check(&frame);
+                reseal(&mut frame);
+                check(&frame);
+            }
+        }
+        (0..before.len()).for_each(|len| check(&before[..len]));
+        check(&[&before[..], &[0; 9]].concat());
+    }
+}
+
+#[test]
+fn headers_like_those_before_are_looked_at_anew_once_a_port_has_gone() {
+    let mut engine = Engine::new(&config()).unwrap();
+    let frame = frames::udp(host(false, 2), host(false, 1), (2000, 1000), b"payload");
+    let first = engine.bind(None, 1000).unwrap();
+    let known = |said: &str| said.split_once("from").map(|(binding, _)| binding.to_owned());
+    let before = (0..3).map(|_| said(&mut engine, 0, false, &frame)).last().as_deref().and_then(known).unwrap();
+    assert!(before.contains(&format!("{first:?}")), "{before}");
+    assert!(engine.unbind(first));
+    assert_eq!(said(&mut engine, 0, false, &frame), "Dropped(UdpPort)");
+    let second = engine.bind(Some(host(false, 1)), 1000).unwrap();
+    let after = known(&said(&mut engine, 0, false, &frame)).unwrap();
+    assert!(after.contains(&format!("{second:?}")) && after != before, "{after}");
+    assert!(engine.stats().adds_up());
+}
+
 #[test]
 fn an_answer_is_not_much_larger_than_the_question() {
     for frame in corpus() {

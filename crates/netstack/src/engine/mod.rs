@@ -1,6 +1,7 @@
 //! The engine: what comes in, what goes out, and when something is to be done.
 
 mod control;
+mod last;
 mod receive;
 pub(crate) use receive::Event;
 mod send;
@@ -131,6 +132,7 @@ pub struct Engine {
     /// A packet that has waited.
     pub(crate) scratch: Vec<u8>,
     pub(crate) tcp: Option<Box<Tcp>>,
+    last: Option<last::Last>,
 }
 
 impl Engine {
@@ -183,6 +185,7 @@ impl Engine {
             assembled: vec![0; crate::ip::MAX_PACKET + crate::ip::V6_BYTES],
             scratch: vec![0; crate::ip::MAX_PACKET],
             tcp: config.tcp.as_ref().map(|tcp| Box::new(Tcp::new(tcp, config.seed, smallest_mtu as usize))),
+            last: None,
         })
     }
 
@@ -195,12 +198,14 @@ impl Engine {
         if let Some(address) = address.filter(|address| !self.links.iter().any(|link| link.has(*address))) {
             return Err(BindError::NotOurs(address));
         }
+        self.last = None;
         self.ports.bind(address, port).map(|(binding, _)| binding)
     }
 
     /// Gives a port back. Flows of it can no longer be sent on. Whether it was bound.
     pub fn unbind(&mut self, binding: Binding) -> bool {
         self.generation += 1;
+        self.last = None;
         self.ports.unbind(binding)
     }
 

@@ -43,7 +43,11 @@ impl Engine {
         self.stats.received += 1;
         let mut at = 0;
         let mut whole = false;
-        match self.frame(now, arrival, &mut at, &mut whole, out) {
+        let found = match self.again(arrival) {
+            Some(event) => Ok(event),
+            None => self.frame(now, arrival, &mut at, &mut whole, out),
+        };
+        match found {
             Ok(Event::Udp { binding, from, to, payload }) => {
                 self.stats.udp += 1;
                 let payload = if whole {
@@ -107,7 +111,13 @@ impl Engine {
         };
         let own = self.check_addresses(&context, &ip)?;
         if ip.fragment.is_none() {
-            return self.packet(&context, own, &ip, packet, out);
+            let event = self.packet(&context, own, &ip, packet, out)?;
+            if let Event::Udp { payload, .. } = &event
+                && payload.end == ip.end
+            {
+                self.remember(arrival, header + payload.start..header + payload.end, &event);
+            }
+            return Ok(event);
         }
         let mut assembled = core::mem::take(&mut self.assembled);
         let offered = self.reassembly.offer(now, &ip, packet, &mut assembled);
