@@ -9,7 +9,7 @@ from .machine import Cores
 from .systems import System
 
 WAITING_CLASSES = ("spin", "adaptive", "sleep")
-EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind", "apps", "threads", "calls")
+EXPERIMENTS = ("rtt", "oneway", "fanout", "large", "open", "rebind", "apps", "threads", "calls", "turns")
 #: What is made of others' cells: see added.py.
 DERIVED = ("added",)
 #: On one host, or between two: see hosts.py.
@@ -156,7 +156,7 @@ def _knobs(
 ) -> list[bool]:
     """Off always; on where sleeping plays a part, and for every class of the main experiments in a full run. Between two
     hosts it is off."""
-    if not available or placement != "local" or experiment in ("large", "open", "calls"):
+    if not available or placement != "local" or experiment in ("large", "open", "calls", "turns"):
         return [False]
     if experiment == "rtt" and payload == 64 and (waiting != "spin" or extent.knob_everywhere):
         return [False, True]

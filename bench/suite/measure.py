@@ -23,6 +23,8 @@ FLOOR_SHARED_S = 1.0
 #: A cell that failed so often in a row is given up, and reported.
 GIVE_UP_AFTER = 3
 FLOOR_ROUND_TRIPS = 30_000
+#: What a round trip in turns is made of, and what is beside it: a line of `turns` has these.
+TURNS = ("client_ns", "sending_ns", "receiving_ns", "idle_ns", "bare_send_ns", "bare_receive_ns")
 #: So many times as long is a repetition that is profiled.
 PROFILED_LONGER = 4
 FLOOR_SECONDS = 0.06
@@ -80,7 +82,7 @@ def amounts(cell: Cell, extent: Extent) -> dict[str, float]:
         return {"count": extent.large_count, "warmup": 1, "seconds": 4}
     if cell.experiment == "open":
         return {"count": 50, "warmup": 1, "seconds": 1.5}
-    if cell.experiment == "calls":
+    if cell.experiment in ("calls", "turns"):
         return {"count": 1, "warmup": 10_000, "seconds": extent.window_s / 4}
     if cell.payload > 1024:
         return {"count": 1, "warmup": 200, "seconds": extent.window_s}
@@ -103,6 +105,10 @@ def digest(cell: Cell, results: dict[str, Any]) -> tuple[dict[str, float], int, 
             (r,) = results["calls"]
             send, consume = float(r["send_ns"]), float(r["consume_ns"])
             values = {"median_us": (send + consume) / 1e3, "send_ns": send, "consume_ns": consume}
+            return values, r["samples"], r["cpu_ns"] / r["samples"], 0, {}
+        if cell.experiment == "turns":
+            (r,) = results["turns"]
+            values = {"median_us": float(r["round_ns"]) / 1e3} | {name: float(r[name]) for name in TURNS}
             return values, r["samples"], r["cpu_ns"] / r["samples"], 0, {}
         if cell.experiment == "oneway":
             (r,) = results["oneway-sink"]

@@ -134,7 +134,7 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
         return [("large-sink", b, []), ("large-source", a, [])]
     if cell.experiment == "oneway":
         return [("oneway-sink", b, []), ("oneway-source", a, [])]
-    if cell.experiment in ("open", "calls"):
+    if cell.experiment in ("open", "calls", "turns"):
         return [(cell.experiment, a, [])]
     if cell.experiment == "rebind":
         watched = ",".join(map(str, dict.fromkeys((a, b, *(cores.helpers or ())))))
@@ -148,9 +148,9 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
 
 
 MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source", "rebind-source",
-             "rebind-sink", "app-sink", "calls")
+             "rebind-sink", "app-sink", "calls", "turns")
 #: The active ends, which are on the first host.
-ACTIVE = ("rtt-client", "large-source", "oneway-source", "open", "calls", "fanout-source", "rebind-source", "app-source")
+ACTIVE = ("rtt-client", "large-source", "oneway-source", "open", "calls", "turns", "fanout-source", "rebind-source", "app-source")
 #: Of these there may be several, which do not need each other.
 SEVERAL = ("fanout-sink", "app-sink", "app-source")
 

@@ -8,6 +8,7 @@ from .added import NAMES
 from .bars_crowd import per_million
 from .bars_kinds import Verdict
 from .cells import CROWDS, THREADS_APPS
+from .measure import TURNS
 from .profile import Profile
 from .profile import table as profile_table
 
@@ -16,6 +17,7 @@ HEADS = {
     "large": "One message of 128 MiB, filled, sent and read", "open": "Opening",
     "rebind": "The longest pause at a sink while its stream moves from one datapath to another",
     "calls": "A client's calls: a message sent and taken by one thread",
+    "turns": "A round trip in turns: both applications and both runtimes in one thread",
     "added": "What INSANE adds to a packet in one direction, and of what that is made",
     "apps": "Applications that share one polling thread on each host",
     "threads": f"What {THREADS_APPS} applications receive by 1, 2 and more polling threads of their host",
@@ -25,6 +27,11 @@ WORDS = {
     "calls":
         "Both ends are one thread of one process, which sends a run of messages and then takes them: nothing comes from "
         "another core, nobody waits and nobody is woken.",
+    "turns":
+        "One thread is both applications and gives both runtimes their turns: nothing comes from another core, nobody waits and "
+        "nobody is woken. Client: the calls of a direction. In the sending runtime's turn the kernel's sending is included, in the "
+        "receiving one's its receiving; each is a whole look at everything, of which one that finds nothing takes what the next column "
+        "says. Bare: two UDP sockets on the loopback interface, over which UDP goes here.",
     "added":
         "All of one round. Added is half of INSANE's round trip less half of that of the bare technology, which is the "
         "last column: driver and wire. Client: the calls that send and take a message, by one thread. Link: the rest of "
@@ -153,8 +160,19 @@ def _calls_table(rows: list[dict[str, Any]], _: str) -> list[str]:
     return out
 
 
+def _turns_table(rows: list[dict[str, Any]], _: str) -> list[str]:
+    """One table: a datapath per line."""
+    out = ["| system | round trip µs | client ns | sending turn | receiving turn | idle turn | bare send | receive | runs "
+           "(discarded) |", "| --- | --: | --: | --: | --: | --: | --: | --: | --: |"]
+    for metrics in _by_cell(rows).values():
+        row = metrics["median_us"]
+        told = " | ".join(quantity(metrics[name]["median"], "ns") for name in TURNS)
+        out.append(f"| {_name(row)} | {_interval(row)} | {told} | {row['runs']} ({row['discarded']}) |")
+    return out
+
+
 #: Who makes the tables of an experiment, if not the table of all.
-TABLES = {"added": _added_table, "calls": _calls_table} | dict.fromkeys(CROWDS, _crowd_table)
+TABLES = {"added": _added_table, "calls": _calls_table, "turns": _turns_table} | dict.fromkeys(CROWDS, _crowd_table)
 
 
 def make_report(

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import added
 from .cells import CROWDS, Cell
-from .measure import Outcome, Repetition
+from .measure import TURNS, Outcome, Repetition
 from .stats import Interval, median_interval
 
 #: The fields of a row, in their order. Later work adds fields at the end only.
@@ -22,7 +22,7 @@ FIELDS = (
 UNITS = {
     "median_us": "us", "p99_us": "us", "p999_us": "us", "msgs_per_s": "msgs/s", "gbit_per_s": "Gbit/s",
     "ratio_to_floor": "ratio", "polling_cpu_ns": "ns", "apps_cpu_ns": "ns", "send_ns": "ns", "consume_ns": "ns",
-    **{f"{name}_us": "us" for name in added.NAMES},
+    **{f"{name}_us": "us" for name in added.NAMES}, **dict.fromkeys(TURNS, "ns"),
 }
 
 
@@ -56,7 +56,7 @@ def reference_cell(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 def references(cell: Cell, table: dict[Cell, list[Repetition]]) -> tuple[str | None, dict[int, Repetition | float]]:
     """What a cell's repetitions are compared with: its name, and per round a repetition or a floor's figure."""
     reps = table[cell]
-    if cell.experiment in ("open", "rebind", "calls", *CROWDS):
+    if cell.experiment in ("open", "rebind", "calls", "turns", *CROWDS):
         return None, {}
     other = reference_cell(cell, table)
     if other is not None:

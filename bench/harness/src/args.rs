@@ -28,6 +28,8 @@ pub enum Role {
     Open,
     /// Sends to itself and takes what came, by one thread; measures what its calls take (experiment `calls`).
     Calls,
+    /// Both ends and the helpers of both hosts in one thread; measures what each takes of a round trip (experiment `turns`).
+    Turns,
     /// Sends at a steady pace and has its stream moved to and fro; tells when (experiment `rebind`).
     RebindSource,
     /// Takes what comes and tells of the pauses in it, and of the machine's own stalls (experiment `rebind`).

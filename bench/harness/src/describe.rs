@@ -7,7 +7,7 @@ use crate::{Placement, Waiting};
 /// One thing that the program can be asked to do.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mode {
-    /// `rtt`, `oneway`, `fanout`, `large`, `open`, `rebind`, `apps`, `threads` or `calls`.
+    /// `rtt`, `oneway`, `fanout`, `large`, `open`, `rebind`, `apps`, `threads`, `calls` or `turns`.
     pub experiment: &'static str,
     /// The waiting class.
     pub waiting: &'static str,

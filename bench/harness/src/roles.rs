@@ -105,6 +105,14 @@ pub trait System {
         bail!("this system does not measure its calls")
     }
 
+    /// All of `turns` in one thread, from its `ready` to its end.
+    ///
+    /// # Errors
+    /// The system cannot be polled by one thread, or whatever makes the repetition void.
+    fn turns(_args: &Args, _control: &Control) -> Result<()> {
+        bail!("this system cannot be polled by one thread")
+    }
+
     /// The helper process; says `ready` and returns when asked to stop.
     ///
     /// # Errors
@@ -137,6 +145,7 @@ fn run<S: System>(args: &Args) -> Result<()> {
         Role::Aux => S::aux(args, &control),
         Role::RebindSource | Role::RebindSink => S::rebind(args, &control),
         Role::Calls => S::calls(args, &control),
+        Role::Turns => S::turns(args, &control),
         Role::RttServer | Role::LargeSink => {
             let mut end = S::echoer(args)?;
             control.ready()?;

@@ -50,15 +50,20 @@ pub(crate) fn ask(qos: &mut Qos, kind: Kind) {
 
 /// The datapath of a variant at this runtime's host.
 pub(crate) fn datapath(args: &Args, variant: &str) -> Option<Datapath> {
+    datapath_at(args, variant, args.host() as usize)
+}
+
+/// The datapath of a variant at a host.
+pub(crate) fn datapath_at(args: &Args, variant: &str, host: usize) -> Option<Datapath> {
     let kind = kind(variant)?;
-    let address = Ipv4Addr::new(10, 99, 0, 1 + args.host() as u8);
+    let address = Ipv4Addr::new(10, 99, 0, 1 + host as u8);
     let mut datapath = Datapath { kind, address: format!("{address}/24"), ..Datapath::default() };
     match variant {
         MEMIF => {
             // The first host's runtime is there first.
-            let role = if args.host() == 0 { "server" } else { "client" };
+            let role = if host == 0 { "server" } else { "client" };
             let socket = args.dir.join("memif");
-            datapath.device = format!("net_memif0,role={role},socket={},socket-abstract=no", socket.display());
+            datapath.device = format!("net_memif{host},role={role},socket={},socket-abstract=no", socket.display());
         }
         DPDK_AF_XDP => datapath.device = format!("net_af_xdp0,iface={}", cable::DEVICE),
         _ => datapath.interface = cable::DEVICE.into(),
@@ -89,6 +94,11 @@ pub(crate) fn await_path(stream: &Stream, kind: Kind) -> Result<()> {
 /// Whether there is DPDK, as the runtime would look for it.
 fn has_dpdk() -> bool {
     insane_datapath_dpdk::usual_places().iter().any(|place| place.exists())
+}
+
+/// Variants in which one process can have both hosts.
+pub(crate) fn alone() -> impl Iterator<Item = &'static str> {
+    std::iter::once("").chain(has_dpdk().then_some(MEMIF))
 }
 
 /// What can be measured here.

@@ -17,6 +17,8 @@
 //! `calls` has both ends in one thread, so that nothing comes from another core and nobody is waited for: what is left are the client's
 //! own instructions (`calls`).
 //!
+//! `turns` has both ends and both runtimes of two hosts in one thread (`turns`).
+//!
 //! Variants named after a datapath take it instead of kernel UDP (`bypass`); `rebind` moves a stream from one to the other and back
 //! while messages flow (`moves`).
 
@@ -26,6 +28,7 @@ mod crowd;
 mod moves;
 mod open;
 mod pace;
+mod turns;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bench_harness::{
@@ -438,7 +441,8 @@ fn modes() -> Vec<Mode> {
     modes.push(Mode::new("rebind", Waiting::Adaptive, "reliable").variant(RELIABLE).veth());
     modes.extend(bypass::modes());
     modes.extend(crowd::modes());
-    modes.into_iter().map(Mode::aux).collect()
+    let alone = bypass::alone().map(|variant| Mode::new("turns", Waiting::Spin, "datagram").variant(variant));
+    modes.into_iter().map(Mode::aux).chain(alone).collect()
 }
 
 fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
@@ -541,6 +545,10 @@ impl System for Insane {
 
     fn calls(args: &Args, control: &Control) -> Result<()> {
         calls::measure(args, control)
+    }
+
+    fn turns(args: &Args, control: &Control) -> Result<()> {
+        turns::measure(args, control)
     }
 
     fn aux(args: &Args, control: &Control) -> Result<()> {

@@ -75,6 +75,8 @@ pub struct Datagrams<R> {
     start: Instant,
     opened: Option<Opened>,
     stats: Stats,
+    /// How often in a row there was nothing to receive.
+    idle: u32,
 }
 
 /// What it has while it is open.
@@ -98,7 +100,7 @@ impl<R: RawDatapath> Datagrams<R> {
     /// Datagrams over `raw`, closed. Its filter must let in what is for the address, questions for it included.
     #[must_use]
     pub fn new(raw: R, config: DatagramConfig) -> Self {
-        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default() }
+        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), idle: 0 }
     }
 
     /// What carries the frames.
@@ -114,7 +116,7 @@ impl<R: RawDatapath> Datagrams<R> {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.start)
     }
 
     fn ethernet(&self) -> usize {
@@ -143,6 +145,11 @@ impl<R: RawDatapath> Datagrams<R> {
         let binding = engine.bind(Some(address.address), port).map_err(|e| e.to_string())?;
         Ok((engine, binding))
     }
+}
+
+/// How long ago that was.
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A number that nobody outside can guess.
@@ -221,7 +228,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
     }
 
     fn arm(&mut self) -> Armed {
-        self.tick();
+        self.tick(self.now());
         let armed = self.raw.arm();
         if self.opened.as_ref().is_some_and(|opened| !opened.came.is_empty()) { Armed::Ready } else { armed }
     }

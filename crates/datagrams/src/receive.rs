@@ -8,13 +8,16 @@ use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch
 use insane_datapath::raw::{InPlace, RawDatapath};
 use insane_netstack::{Arrival, Payload, Received};
 
-use crate::{Datagrams, Opened};
+use crate::{Datagrams, Opened, nanoseconds};
 
 /// The most datagrams that are kept while an answer is looked for.
 const MOST_CAME: usize = 256;
 
 /// Frames that are looked at for an answer by one call.
 const LOOK: usize = 64;
+
+/// Of so many looks in a row that find nothing, one looks at the clock for what is due.
+const SELDOM: u32 = 32;
 
 /// Puts a datagram behind those before it, if they are from the same sender and as long, and there is room: as kernel UDP joins
 /// what it received, so that the receiver can look at frames that are alike at once. The last of them may be shorter.
@@ -92,7 +95,9 @@ impl<R: RawDatapath> Datagrams<R> {
         batch.heads.clear();
         self.raw.take_back(&mut batch.back);
         let mut report = RxReport::default();
-        let now = self.now();
+        let start = self.start;
+        let mut clock = None;
+        let mut now = || *clock.get_or_insert_with(|| nanoseconds(start));
         let Some(opened) = &mut self.opened else { return report };
         let stats = &mut self.stats;
         let RxBatch { free, taken, landed, heads, limit, lend, .. } = batch;
@@ -129,7 +134,7 @@ impl<R: RawDatapath> Datagrams<R> {
         }
         let left = most - report.frames;
         let below = self.raw.receive_in_place(left, &mut |frame| {
-            opened.arrived(now, frame, |from, payload, lies| {
+            opened.arrived(now(), frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
                 if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {
@@ -153,7 +158,12 @@ impl<R: RawDatapath> Datagrams<R> {
         });
         let full = !goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len());
         report.more = below.more || full;
-        self.tick();
+        self.idle = if report.frames + below.frames > 0 { 0 } else { self.idle.wrapping_add(1) };
+        // Who looks again and again for what does not come need not look at the clock each time.
+        if self.idle.is_multiple_of(SELDOM) {
+            let now = now();
+            self.tick(now);
+        }
         report
     }
 }

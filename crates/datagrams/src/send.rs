@@ -103,8 +103,7 @@ impl Front for Headers<'_> {
 
 impl<R: RawDatapath> Datagrams<R> {
     /// Lets the engine do what is due, and hands over what it has to say. Whether the device has taken all of that.
-    pub(crate) fn tick(&mut self) -> bool {
-        let now = self.now();
+    pub(crate) fn tick(&mut self, now: u64) -> bool {
         let Some(opened) = &mut self.opened else { return true };
         if now >= opened.due {
             opened.poll(now);
@@ -123,11 +122,11 @@ impl<R: RawDatapath> Datagrams<R> {
             self.look_for_answers();
         }
         // What waited goes before what comes after it.
-        if !self.tick() {
+        let now = self.now();
+        if !self.tick(now) {
             report.pending = batch.pending().len();
             return report;
         }
-        let now = self.now();
         let before = batch.frames().len() - batch.pending().len();
         if let Some(Opened { engine, binding, flows, outbox, scratch, .. }) = &mut self.opened {
             let mut front = Headers { engine, flows, binding: *binding, outbox, scratch, now, header: None };

@@ -151,11 +151,16 @@ pub(crate) struct Port {
     port: NonNull<c_void>,
     outgoing: Vec<abi::Outgoing>,
     buffers: Vec<abi::Buffer>,
-    incoming: Vec<abi::Incoming>,
+    /// As many as one call brings, each [`NOTHING`] between calls.
+    incoming: [abi::Incoming; BURST],
 }
 
-// SAFETY: the header: a port is used by one thread at a time, not always by the same (INV-PLUG-1). The lists are empty between
-// calls.
+/// What there is of a frame that has not come.
+const NOTHING: abi::Incoming =
+    abi::Incoming { handle: core::ptr::null_mut(), data: core::ptr::null(), length: 0, reserved: 0 };
+
+// SAFETY: the header: a port is used by one thread at a time, not always by the same (INV-PLUG-1). The lists name nothing
+// between calls.
 unsafe impl Send for Port {}
 // SAFETY: INV-PLUG-2, a value goes with its memory.
 unsafe impl Send for Room {}
@@ -186,7 +191,7 @@ impl Port {
             let reason = if why.is_empty() { "it gives no reason".into() } else { why };
             return Err(DatapathError::Unavailable { technology: &plugin.name, reason });
         };
-        Ok(Self { plugin, port, outgoing: Vec::new(), buffers: Vec::new(), incoming: Vec::new() })
+        Ok(Self { plugin, port, outgoing: Vec::new(), buffers: Vec::new(), incoming: [NOTHING; BURST] })
     }
 
     pub(crate) const fn plugin(&self) -> &'static Loaded {
@@ -269,13 +274,11 @@ impl Port {
         to: &mut impl Extend<Arrived>,
     ) -> Result<usize, Fault> {
         let most = most.min(BURST);
-        let empty = abi::Incoming { handle: core::ptr::null_mut(), data: core::ptr::null(), length: 0, reserved: 0 };
-        self.incoming.clear();
-        self.incoming.resize(most, empty);
         // SAFETY: INV-PLUG-1; the list has room for as many.
         let found = unsafe { (self.plugin.calls.receive)(self.port.as_ptr(), self.incoming.as_mut_ptr(), most as u32) };
         let found = count("receive", found, most)?;
-        for frame in &self.incoming[..found] {
+        for frame in &mut self.incoming[..found] {
+            let frame = core::mem::replace(frame, NOTHING);
             let len = frame.length as usize;
             let Some(data) = NonNull::new(frame.data.cast_mut()).filter(|_| (ETHERNET..=max_frame).contains(&len))
             else {

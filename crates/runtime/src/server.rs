@@ -6,7 +6,7 @@ use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
-use crate::network::{Network, NetworkError, ToNetwork};
+use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
 use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
@@ -142,6 +142,19 @@ impl Server {
         config: Config,
         mut over: impl FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath>,
     ) -> Result<Self, StartError> {
+        Self::start_all(config, &mut over, false).map(|(server, _)| server)
+    }
+
+    /// As [`Self::start`], but the network side has no thread: it does what it does when the caller polls it. `None` without a
+    /// `[network]` section. Sessions have a thread all the same.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_polled(config: Config) -> Result<(Self, Option<Poller>), StartError> {
+        Self::start_all(config, &mut |_, datapath| datapath, true)
+    }
+
+    fn start_all(config: Config, over: &mut Over<'_>, polled: bool) -> Result<(Self, Option<Poller>), StartError> {
         config.check()?;
         let path =
             if config.runtime.socket.as_os_str().is_empty() { default_socket() } else { config.runtime.socket.clone() };
@@ -161,7 +174,8 @@ impl Server {
         let host = host_name(&config);
         let knob = Knob::new(config.wait.cpu_latency_knob);
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
-        let network = Network::start(&config, &mut core, &host, &mut next, &mut over)?;
+        let network = Network::start(&config, &mut core, &host, &mut next, over, polled)?;
+        let (network, poller) = network.map_or((None, None), |(network, poller)| (Some(network), poller));
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;
@@ -184,7 +198,7 @@ impl Server {
             .name("insane-sessions".into())
             .spawn(move || shell.run())
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
-        Ok(Self { socket: path, stop, thread: Some(thread) })
+        Ok((Self { socket: path, stop, thread: Some(thread) }, poller))
     }
 
     /// The socket that it serves.

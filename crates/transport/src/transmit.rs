@@ -94,6 +94,10 @@ impl Path {
             return Some(self.build_hello(now, out));
         }
         let peer = self.peer?;
+        if self.has_nothing(now) {
+            (self.in_parts, self.pattern.size) = (false, 0);
+            return None;
+        }
         let flags = if self.config.checked { CHECKED } else { 0 };
         let sent_us = now.as_micros() as u32;
         let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
@@ -141,6 +145,18 @@ impl Path {
         self.register(now, len, eliciting, contents);
         let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
+    }
+
+    /// Whether there is neither data nor anything else to be said to the peer now: most looks find that.
+    #[inline]
+    fn has_nothing(&self, now: Duration) -> bool {
+        let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
+        self.turns.is_empty()
+            && self.control.is_empty()
+            && self.probes == 0
+            && !is_due(self.ack_due)
+            && !is_due(self.credit_due)
+            && now.saturating_sub(self.last_sent) < self.config.heartbeat
     }
 
     /// After [`Path::transmit`], at the same time, has built a frame: builds up to `most` more at the end of `out` that are like it,

@@ -71,6 +71,8 @@ pub struct UdpDatapath {
     /// The frames of each message in `out`.
     runs: Vec<usize>,
     filling: Vec<Slot>,
+    /// How many messages of `into` are as they were made for slots, for nothing came.
+    offered: usize,
     peeked: [u8; PEEK_BYTES],
     overruns: u32,
 }
@@ -93,6 +95,7 @@ impl UdpDatapath {
             line: None,
             runs: Vec::new(),
             filling: Vec::new(),
+            offered: 0,
             peeked: [0; PEEK_BYTES],
             overruns: 0,
         }

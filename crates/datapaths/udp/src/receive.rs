@@ -51,28 +51,33 @@ impl UdpDatapath {
     /// or closed.
     fn receive_slots(&mut self, batch: &mut RxBatch, want: usize, report: &mut RxReport) -> Option<(usize, usize)> {
         let socket = self.socket.as_ref()?;
-        self.into.clear();
+        // What was offered in vain before is offered again: most calls find nothing.
+        self.into.truncate(std::mem::take(&mut self.offered).min(want));
         while self.filling.len() < want {
             let Some(mut slot) = batch.free.pop() else { break };
             debug_assert!(slot.len() >= SLOT_BYTES, "see Capabilities::slot_bytes");
-            let first = self.into.pieces();
-            let memory = slot.bytes_mut();
-            self.into.piece(memory.as_mut_ptr(), memory.len(), true);
-            self.into.push(first, Role::Receive);
+            let (at, memory) = (self.filling.len(), slot.bytes_mut());
+            if !self.into.leads_to(at, memory) {
+                self.into.truncate(at);
+                let first = self.into.pieces();
+                self.into.piece(memory.as_mut_ptr(), memory.len(), true);
+                self.into.push(first, Role::Receive);
+            }
             self.filling.push(slot);
         }
         let offered = self.filling.len();
         if offered == 0 {
             return None;
         }
+        self.into.truncate(offered);
         self.stats.calls += 1;
         // An error is an answer to something that was sent, or the socket's end; either way nothing came.
-        let came = self.into.receive(socket.as_fd(), 0).unwrap_or(0);
+        let came = self.into.receive(socket.as_fd(), 0);
+        self.offered = if came.as_ref().is_ok_and(|came| *came == 0) { offered } else { 0 };
+        let came = came.unwrap_or(0);
+        // Back in the order in which they are taken.
+        batch.free.extend(self.filling.drain(came..).rev());
         for (n, slot) in self.filling.drain(..).enumerate() {
-            if n >= came {
-                batch.free.push(slot);
-                continue;
-            }
             let arrived = self.into.arrived(n);
             count_overruns(&mut self.stats.overruns, &mut self.overruns, arrived);
             match arrived.from {
@@ -96,6 +101,7 @@ impl UdpDatapath {
     /// Looks at the next piece and, if it is wanted elsewhere, receives it there. `Some(false)`: it is for a slot.
     fn receive_placed(&mut self, batch: &mut RxBatch, place: &mut dyn Place, report: &mut RxReport) -> Option<bool> {
         let socket = self.socket.as_ref()?;
+        self.offered = 0;
         self.into.clear();
         self.into.piece(self.peeked.as_mut_ptr(), self.peeked.len(), true);
         self.into.push(0, Role::Receive);

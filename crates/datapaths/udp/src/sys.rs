@@ -84,6 +84,21 @@ impl Messages {
         self.controls.clear();
     }
 
+    /// Keeps the first `count` messages, of which each has one piece; of others none may be kept.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.headers.truncate(count);
+        self.iovecs.truncate(count);
+        self.names.truncate(count);
+        self.controls.truncate(count);
+    }
+
+    /// Whether there is a message `n` whose only piece is this memory, if all before it have one piece.
+    pub(crate) fn leads_to(&self, n: usize, memory: &[u8]) -> bool {
+        let one = self.headers.get(n).is_some_and(|header| header.msg_hdr.msg_iovlen == 1);
+        let piece = self.iovecs.get(n).map(|piece| (piece.iov_base.cast_const().cast(), piece.iov_len));
+        one && piece == Some((memory.as_ptr(), memory.len()))
+    }
+
     /// Pieces that are left for further messages.
     pub(crate) fn room(&self) -> usize {
         if self.headers.len() < MAX_MESSAGES { MAX_PIECES - self.iovecs.len() } else { 0 }

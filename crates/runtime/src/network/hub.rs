@@ -3,6 +3,7 @@
 
 use crate::config;
 use crate::config::Kind;
+use crate::network::addresses::Addresses;
 use crate::network::control::{Sources, Underway};
 use crate::network::directory::{Change, Directory, Told};
 use crate::network::domain::Domain;
@@ -43,6 +44,9 @@ const GLANCE: Duration = Duration::from_micros(200);
 
 /// A look so soon after the one before, which had something to do, finds no frames if that one took the last.
 const AT_ONCE: Duration = Duration::from_micros(10);
+
+/// How often, while it has nothing to do and does not sleep, it tends links.
+const TENDING: Duration = Duration::from_micros(10);
 
 /// How often it looks whether sinks whose turn has not come can have it.
 const LATER: Duration = Duration::from_millis(5);
@@ -117,8 +121,7 @@ pub(crate) struct Hub {
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
-    /// Hosts by port and address there.
-    pub(crate) by_address: HashMap<(usize, Address), usize>,
+    pub(crate) by_address: Addresses,
     pub(crate) domains: Vec<Domain>,
     pub(crate) directory: Box<dyn Directory>,
     pub(crate) sinks: HashMap<SinkId, RemoteSink>,
@@ -141,6 +144,7 @@ pub(crate) struct Hub {
     chores_due: bool,
     report_at: Duration,
     glance_at: Duration,
+    tend_at: Duration,
     directory_at: Option<Duration>,
     /// How long it sleeps next while sinks are waited for; not known while there is something to do.
     awaiting: Option<Duration>,
@@ -182,14 +186,14 @@ impl Hub {
         let home = &mut ports[HOME].datapath;
         let can = home.capabilities();
         let mut hosts = Vec::new();
-        let mut by_address = HashMap::new();
+        let mut by_address = Addresses::default();
         for (at, peer) in settings.peers.iter().enumerate() {
             let address = Address::Ip(*peer);
             let config = path_config(&settings, run, home.frame_limit(address), can.detects_changes);
             let seed = insane_wire::id::SessionId::random().0 as u64;
             let egress = Egress::new(&settings)?;
             hosts.push(Host::new((address, count), config, egress, seed, Duration::ZERO));
-            by_address.insert((HOME, address), at);
+            by_address.insert(HOME, address, at);
         }
         let directory = Told::new(hosts.len(), Duration::from_millis(settings.patience_ms));
         let sleeps = settings.spin_us == 0 && settings.spin_most_us == 0;
@@ -226,6 +230,7 @@ impl Hub {
             chores_due: true,
             report_at: Duration::ZERO,
             glance_at: Duration::ZERO,
+            tend_at: Duration::ZERO,
             directory_at: None,
             awaiting: None,
             polling: POLLING.0,
@@ -304,7 +309,11 @@ impl Hub {
             self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE)
         };
         busy |= !drained && self.receive(now);
-        busy |= self.tend(now);
+        // Looking at what sinks have counted and given back takes it from their caches: not with each look that finds nothing else.
+        if busy || self.sleeps || now >= self.tend_at {
+            self.tend_at = now + TENDING;
+            busy |= self.tend(now);
+        }
         if now >= self.chores_at {
             (self.chores_at, self.chores_due) = (now + CHORES, false);
             self.chores(now);
@@ -316,6 +325,7 @@ impl Hub {
     /// Tends the links to local sinks, and gives credit for what has left this thread's memory.
     fn tend(&mut self, _now: Duration) -> bool {
         let mut busy = false;
+        self.prune_all();
         let mut gone = Vec::new();
         for domain in &mut self.domains {
             busy |= domain.tend(&mut gone);
@@ -412,10 +422,10 @@ impl Hub {
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
         self.receive_landed(port, now);
-        let taken = std::mem::take(&mut self.ports[port].rx.taken);
-        self.coming = taken.iter().map(|taken| taken.frames().len()).sum();
-        for taken in taken {
-            let host = self.by_address.get(&(port, taken.from)).copied();
+        let mut all = std::mem::take(&mut self.ports[port].rx.taken);
+        self.coming = all.iter().map(|taken| taken.frames().len()).sum();
+        for taken in all.drain(..) {
+            let host = self.by_address.find(port, taken.from);
             if taken.slot.place().is_some() {
                 self.coming -= 1;
                 // What is kept of it keeps it.
@@ -435,6 +445,8 @@ impl Hub {
             }
             self.ports[port].rx.free.push(taken.slot);
         }
+        // Its room is used again.
+        self.ports[port].rx.taken = all;
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
         if report.frames > 0 && self.ports[port].polled {
             self.polled_at = Some(now);
@@ -539,7 +551,7 @@ impl Hub {
                 self.ports[port].tx.clear();
                 self.pump(now);
                 let Port { tx, datapath, .. } = &mut self.ports[port];
-                let can = datapath.capabilities();
+                let mut can = None;
                 for host in self.hosts.iter_mut().filter(|h| !h.is_dormant()) {
                     let Some(to) = host.lanes.get(port).map(|lane| lane.address) else { continue };
                     let Some(path) = host.lanes.path(port) else { continue };
@@ -549,14 +561,15 @@ impl Hub {
                         let mut sources = Sources { underway: &self.underway, domains: &self.domains };
                         let Some(built) = path.transmit(now, tx.buffer(), &mut sources) else { break };
                         tx.commit(to, first, None, 0);
-                        batch.add(built.len, &can);
+                        let can = can.get_or_insert_with(|| datapath.capabilities());
+                        batch.add(built.len, can);
                         if built.may_pad {
                             tx.allow_padding();
                         }
                         let (first, room) = (tx.buffer().len(), batch.room());
                         if let Some(alike) = path.transmit_alike(now, tx.buffer(), &mut sources, room) {
                             tx.commit_alike(to, first, alike.len, alike.may_pad);
-                            (0..alike.frames).for_each(|_| batch.add(alike.len, &can));
+                            (0..alike.frames).for_each(|_| batch.add(alike.len, can));
                         }
                     }
                 }
@@ -594,8 +607,8 @@ impl Hub {
         let too_large: HashSet<Address> =
             tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
         for address in too_large {
-            let host = self.by_address.get(&(port, address));
-            if let Some(path) = host.and_then(|host| self.hosts[*host].lanes.path(port)) {
+            let host = self.by_address.find(port, address);
+            if let Some(path) = host.and_then(|host| self.hosts[host].lanes.path(port)) {
                 path.set_frame_limit(datapath.frame_limit(address));
             }
         }
@@ -604,8 +617,8 @@ impl Hub {
         if port != HOME {
             let out_of_reach = tx.frames().iter().filter(|f| f.outcome == Outcome::Unreachable).map(|f| f.to);
             for address in out_of_reach.collect::<HashSet<Address>>() {
-                let host = self.by_address.get(&(port, address));
-                host.and_then(|host| self.hosts[*host].lanes.path(port))
+                let host = self.by_address.find(port, address);
+                host.and_then(|host| self.hosts[host].lanes.path(port))
                     .into_iter()
                     .for_each(|path| path.disconnect(now));
             }
@@ -645,6 +658,10 @@ impl Hub {
 
     /// Sleeps until something happens or is due. Returns whether something happened.
     fn sleep(&mut self, now: Duration) -> bool {
+        // What this turn has left out.
+        if self.tend_at != now + TENDING && self.tend(now) {
+            return false;
+        }
         let mut timeout = self.idle_for(now);
         if timeout.is_zero() || self.hosts.iter().any(|host| host.goes_on) {
             return false;
@@ -732,8 +749,13 @@ impl Hub {
         self.serve_directory();
     }
 
+    /// Whether it was told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// The last words to the other hosts.
-    fn farewell(&mut self) {
+    pub(crate) fn farewell(&mut self) {
         self.hosts.iter_mut().flat_map(|h| h.lanes.paths()).for_each(Path::goodbye);
         let now = self.now();
         self.transmit(now);
@@ -836,7 +858,7 @@ impl Store for Memory<'_> {
 struct Placer<'a> {
     hosts: &'a mut [Host],
     domains: &'a mut [Domain],
-    by_address: &'a HashMap<(usize, Address), usize>,
+    by_address: &'a Addresses,
     port: usize,
     copies: bool,
     now: Duration,
@@ -851,7 +873,7 @@ impl Place for Placer<'_> {
     }
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
-        let at = *self.by_address.get(&(self.port, peeked.from))?;
+        let at = self.by_address.find(self.port, peeked.from)?;
         let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
         let (lane, control) = (self.port, *control_in);
         let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };

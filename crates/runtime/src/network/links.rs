@@ -13,6 +13,7 @@ use insane_transport::Outgoing;
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_append, is_bundle};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
+use std::cell::OnceCell;
 use std::time::Duration;
 
 /// Messages of one link that are taken before the others have their turn.
@@ -57,10 +58,9 @@ impl Hub {
 
     fn take_from(&mut self, domain: usize, link: usize, now: Duration) -> bool {
         let mut taken = 0;
-        let mut clock = None;
+        let clock = Clock::default();
         let mut run = Run::default();
         if self.is_held(domain, link) {
-            self.prune(domain, link);
             return false;
         }
         while taken < BURST {
@@ -69,13 +69,12 @@ impl Hub {
             };
             match intake.consumer.poll() {
                 Ok(Some(delivery)) => {
-                    let clock = *clock.get_or_insert_with(|| (clock_ns(ClockId::Monotonic), realtime_ahead()));
                     let larger = intake.is_plain_larger(&delivery.descriptor);
                     let takes = run.takes(&delivery.descriptor, larger);
                     let mut plain = (larger || intake.is_plain(&delivery.descriptor))
                         && (takes || intake.is_steady(delivery.descriptor.source));
                     if !plain || !takes {
-                        self.send_run(domain, link, now, clock, &mut run);
+                        self.send_run(domain, link, now, &clock, &mut run);
                         if plain && larger {
                             run.whole = self.whole_bytes(domain, link, delivery.descriptor.source);
                             plain = delivery.descriptor.length <= run.whole;
@@ -86,11 +85,11 @@ impl Hub {
                         taken += 1;
                         continue;
                     }
-                    self.send_run(domain, link, now, clock, &mut run);
+                    self.send_run(domain, link, now, &clock, &mut run);
                     if delivery.descriptor.flags & FLAG_PACKED == 0 {
-                        self.send(domain, link, now, clock, &delivery, Load::There);
+                        self.send(domain, link, now, &clock, &delivery, Load::There);
                         taken += 1;
-                    } else if self.send_pack(domain, link, now, clock, &delivery) {
+                    } else if self.send_pack(domain, link, now, &clock, &delivery) {
                         taken += usize::from(delivery.descriptor.count);
                     } else {
                         self.break_off(domain, link, Broken::of(&delivery.descriptor));
@@ -107,7 +106,7 @@ impl Hub {
                 }
             }
         }
-        self.send_run(domain, link, now, clock.unwrap_or_default(), &mut run);
+        self.send_run(domain, link, now, &clock, &mut run);
         if let Some(intake) = self.domains[domain].intakes[link].as_mut()
             && std::mem::take(&mut intake.returned)
             && intake.reliable
@@ -115,12 +114,11 @@ impl Hub {
             intake.consumer.settle();
             intake.consumer.wake();
         }
-        self.prune(domain, link);
         taken > 0
     }
 
     /// Sends small messages that came one after the other, and gives them back.
-    fn send_run(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), run: &mut Run) {
+    fn send_run(&mut self, domain: usize, link: usize, now: Duration, clock: &Clock, run: &mut Run) {
         let Some(first) = run.first.take() else { return };
         let (bytes, count) = (std::mem::take(&mut run.bytes), std::mem::take(&mut run.count));
         let (spots, lent) = (std::mem::take(&mut run.spots), std::mem::take(&mut run.lent));
@@ -158,7 +156,7 @@ impl Hub {
 
     /// Sends a pack as it is. Its slot is given back at once if its messages are small, otherwise when they have gone. `false`: the
     /// pack lies.
-    fn send_pack(&mut self, domain: usize, link: usize, now: Duration, clock: (u64, u64), pack: &Delivery) -> bool {
+    fn send_pack(&mut self, domain: usize, link: usize, now: Duration, clock: &Clock, pack: &Delivery) -> bool {
         let d = pack.descriptor;
         let Some(intake) = self.domains[domain].intakes[link].as_ref() else { return true };
         let view = intake.segments.get(usize::from(d.segment)).and_then(Option::as_ref);
@@ -207,7 +205,7 @@ impl Hub {
         domain: usize,
         link: usize,
         now: Duration,
-        clock: (u64, u64),
+        clock: &Clock,
         pack: &Delivery,
         lengths: &[u16],
     ) -> bool {
@@ -256,14 +254,13 @@ impl Hub {
         full
     }
 
-    /// Gives one message, or those of a bundle or pack, to the hosts of its sinks. `clock` is now by CLOCK_MONOTONIC, and what
-    /// CLOCK_REALTIME is ahead of it. Returns what its source is to be told, which the caller is to do for what was copied.
+    /// Gives one message, or those of a bundle or pack, to the hosts of its sinks. Returns what its source is to be told, which the caller is to do for what was copied.
     fn send(
         &mut self,
         domain: usize,
         link: usize,
         now: Duration,
-        clock: (u64, u64),
+        clock: &Clock,
         delivery: &Delivery,
         load: Load,
     ) -> Fate {
@@ -283,7 +280,7 @@ impl Hub {
         };
         let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
-        let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.0));
+        let left = (d.deadline_ns != 0 && !launch).then(|| d.deadline_ns.checked_sub(clock.now()));
         let late = left == Some(None);
         let position = delivery.position;
         let is_for = |s: &crate::network::intake::Sink| s.takes(position);
@@ -329,7 +326,11 @@ impl Hub {
             sequence: d.sequence,
             deadline: left.flatten().map(|left| now + Duration::from_nanos(left)),
             priority: d.priority,
-            timestamp_ns: if d.timestamp_ns == 0 { 0 } else { d.timestamp_ns.wrapping_add(clock.1).max(1) },
+            timestamp_ns: if d.timestamp_ns == 0 {
+                0
+            } else {
+                d.timestamp_ns.wrapping_add(clock.realtime_ahead()).max(1)
+            },
             launch_ns: if launch { d.deadline_ns } else { 0 },
             bundle: bundled,
             ..Outgoing::default()
@@ -358,7 +359,15 @@ impl Hub {
         Fate::AsCounted
     }
 
-    /// Ends the flows whose last message was taken, and the link if it is spent.
+    /// Ends the flows whose last message was taken, and links that are spent.
+    pub(crate) fn prune_all(&mut self) {
+        for domain in 0..self.domains.len() {
+            for link in 0..self.domains[domain].intakes.len() {
+                self.prune(domain, link);
+            }
+        }
+    }
+
     fn prune(&mut self, domain: usize, link: usize) {
         let Self { domains, hosts, .. } = self;
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return };
@@ -437,6 +446,25 @@ impl Hub {
     }
 }
 
+/// The clocks of what was taken from a link together, looked at if a message says a time: most say none.
+#[derive(Debug, Default)]
+struct Clock {
+    now: OnceCell<u64>,
+    ahead: OnceCell<u64>,
+}
+
+impl Clock {
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    fn now(&self) -> u64 {
+        *self.now.get_or_init(|| clock_ns(ClockId::Monotonic))
+    }
+
+    /// What CLOCK_REALTIME is ahead of it.
+    fn realtime_ahead(&self) -> u64 {
+        *self.ahead.get_or_init(realtime_ahead)
+    }
+}
+
 /// Messages of one source that follow each other on a link, as a bundle has them: small ones, or larger ones of a reliable stream.
 #[derive(Debug, Default)]
 struct Run {
@@ -462,29 +490,48 @@ impl Run {
         })
     }
 
-    /// Adds a message. `false`: it is not where it should be, nothing was changed.
+    /// Adds a message. `false`: it is not where it should be, nothing was changed. The first is copied with the second: most come
+    /// alone, and go as they are.
     fn append(&mut self, delivery: &Delivery, larger: bool, segments: &[Option<SegmentView>]) -> bool {
         let d = &delivery.descriptor;
         if larger {
             let Ok(len) = u16::try_from(d.length) else { return false };
             self.lent.push(Lent { spot: (d.segment, d.slot), offset: d.offset, len });
-        } else if delivery.is_inline() {
-            bundle_append(&mut self.bytes, delivery.inline_bytes());
-        } else {
-            let view = segments.get(usize::from(d.segment)).and_then(Option::as_ref);
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(&u64::from(d.length).to_le_bytes());
-            if !view.is_some_and(|view| view.append(d.slot, d.offset, d.length, &mut self.bytes)) {
-                self.bytes.truncate(start);
+        } else if let Some(first) = self.first {
+            if self.count == 1 && !self.copy(&first, segments) {
                 return false;
             }
-            self.bytes.resize(start + bytes_for(d.length) as usize, 0);
-            self.spots.push((d.segment, d.slot));
+            if !self.copy(delivery, segments) {
+                if self.count == 1 {
+                    self.bytes.clear();
+                    self.spots.clear();
+                }
+                return false;
+            }
         }
         if self.count == 0 {
             self.first = Some(*delivery);
         }
         self.count += 1;
+        true
+    }
+
+    /// Copies a small message behind those that are there.
+    fn copy(&mut self, delivery: &Delivery, segments: &[Option<SegmentView>]) -> bool {
+        let d = &delivery.descriptor;
+        if delivery.is_inline() {
+            bundle_append(&mut self.bytes, delivery.inline_bytes());
+            return true;
+        }
+        let view = segments.get(usize::from(d.segment)).and_then(Option::as_ref);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&u64::from(d.length).to_le_bytes());
+        if !view.is_some_and(|view| view.append(d.slot, d.offset, d.length, &mut self.bytes)) {
+            self.bytes.truncate(start);
+            return false;
+        }
+        self.bytes.resize(start + bytes_for(d.length) as usize, 0);
+        self.spots.push((d.segment, d.slot));
         true
     }
 }

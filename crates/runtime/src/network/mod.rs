@@ -16,6 +16,7 @@
 //! | `domain` | one domain: pairs with sessions, segments, counters |
 //! | `intake` | links from local sources: what is under way to other hosts |
 //! | `egress` | what goes first |
+//! | `poller` | all of that without a thread |
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `scatter` | large messages that stay in the frames in which they arrived |
 //! | `directory` | who has which sinks |
@@ -24,6 +25,7 @@
 //! | `stand` | the thread's state between a made-up host and made-up sessions, for tests and fuzzing |
 
 mod account;
+mod addresses;
 mod control;
 mod directory;
 // Without Zenoh nobody calls much of it.
@@ -41,12 +43,16 @@ mod links;
 mod long_words;
 mod moves;
 mod outlet;
+mod poller;
 mod ports;
 mod roster;
 mod scatter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod stand;
 mod words;
+
+pub use poller::Poller;
+pub(crate) use ports::Over;
 
 use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
@@ -228,14 +234,16 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Opens the datapaths, adds the network's sessions to the core and starts the thread. `None` without a `[network]` section.
+    /// Opens the datapaths, adds the network's sessions to the core and starts the thread, unless it is to be polled. `None` without a
+    /// `[network]` section.
     pub(crate) fn start(
         config: &Config,
         core: &mut Core,
         host: &str,
         next: &mut Conn,
         over: &mut ports::Over<'_>,
-    ) -> Result<Option<Self>, NetworkError> {
+        polled: bool,
+    ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let (open, states) = ports::open(&settings, config.domains().len() == 1, over)?;
         let taps = open.iter().map(|port| (port.kind, port.tap.clone())).collect();
@@ -262,9 +270,12 @@ impl Network {
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (open, absent), domains, ends)?;
-        let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?;
-        let thread = Some(thread);
-        Ok(Some(Self {
+        let (thread, poller) = if polled {
+            (None, Some(Poller::new(hub)))
+        } else {
+            (Some(std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?), None)
+        };
+        let network = Self {
             to,
             to_bell,
             from,
@@ -276,7 +287,8 @@ impl Network {
             discovery,
             states,
             taps,
-        }))
+        };
+        Ok(Some((network, poller)))
     }
 
     /// Readable when [`Self::serve`] has something to do.
@@ -344,8 +356,8 @@ impl Network {
         if let Some(mut discovery) = self.discovery.take() {
             discovery.stop();
         }
+        self.tell(ToNetwork::Stop);
         if let Some(thread) = self.thread.take() {
-            self.tell(ToNetwork::Stop);
             let _ = thread.join();
         }
     }

@@ -48,7 +48,7 @@ impl Hub {
                 self.drop_lane(host, port, now);
             }
             let Some(address) = wanted else { continue };
-            if self.by_address.contains_key(&(port, address)) {
+            if self.by_address.find(port, address).is_some() {
                 tracing::warn!(host = self.hosts[host].name, %address, "datapath refused: the address is another host's");
                 continue;
             }
@@ -57,7 +57,7 @@ impl Hub {
             let config = path_config(&self.settings, self.run, limit, can.detects_changes);
             let seed = insane_wire::id::SessionId::random().0 as u64;
             self.hosts[host].lanes.put(port, address, Path::new(config, seed, now), now);
-            self.by_address.insert((port, address), host);
+            self.by_address.insert(port, address, host);
         }
     }
 
@@ -85,7 +85,7 @@ impl Hub {
         gone.into_iter().for_each(|token| self.released(token, insane_transport::End::Unconfirmed));
         self.hosts[host].push_waiting();
         self.events(host, now, None);
-        self.by_address.retain(|(at, _), place| (*at, *place) != (port, host));
+        self.by_address.forget(host, Some(port));
         self.hosts[host].lanes.remove(port);
     }
 

@@ -23,7 +23,7 @@ impl Hub {
             Some(at) if self.hosts[at].known == Known::Configured => {}
             Some(at) => {
                 self.hosts[at].known = Known::Found;
-                self.by_address.insert((HOME, address), at);
+                self.by_address.insert(HOME, address, at);
             }
             None => {
                 let found = self.hosts.iter().filter(|h| h.known != Known::Configured).count();
@@ -62,7 +62,7 @@ impl Hub {
             self.hosts.push(host);
             self.directory.host_added();
         }
-        self.by_address.insert((HOME, address), at);
+        self.by_address.insert(HOME, address, at);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Hub {
             host.known = Known::Dormant;
             tracing::info!(host = host.name, address = %host.address, "host gone");
             // Its lanes beside the home come back with its next hello.
-            self.by_address.retain(|_, place| *place != at);
+            self.by_address.forget(at, None);
             (HOME + 1..self.ports.len()).for_each(|lane| drop(host.lanes.remove(lane)));
             for token in host.forget_control() {
                 self.underway.release(token);
