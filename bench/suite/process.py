@@ -150,7 +150,8 @@ def _roles(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
 MEASURING = ("rtt-client", "large-source", "oneway-sink", "open", "fanout-sink", "fanout-source", "rebind-source",
              "rebind-sink", "app-sink", "calls", "turns")
 #: The active ends, which are on the first host.
-ACTIVE = ("rtt-client", "large-source", "oneway-source", "open", "calls", "turns", "fanout-source", "rebind-source", "app-source")
+ACTIVE = ("rtt-client", "large-source", "oneway-source", "open", "calls", "turns", "fanout-source", "rebind-source",
+          "app-source")
 #: Of these there may be several, which do not need each other.
 SEVERAL = ("fanout-sink", "app-sink", "app-source")
 

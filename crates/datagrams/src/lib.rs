@@ -8,7 +8,8 @@
 //!
 //! Layer: above the packet engine and the datapaths' contract, below the datapaths and the runtime. As a datapath it belongs to
 //! one thread at a time, and no call waits but [`Datapath::open`]. The engine's clock runs in `transmit`, `receive` and `arm`: a
-//! neighbour that does not answer is asked again when one of them is called.
+//! neighbour that does not answer is asked again when one of them is called; of calls of `receive` in a row that bring nothing, by one
+//! in 32.
 //!
 //! A first datagram to a neighbour waits in the engine until it has answered, as in the kernel; of more than 64 of them the
 //! oldest are lost. Meanwhile `transmit` looks for the answer itself, and what else comes then is kept for the next `receive`.

@@ -4,6 +4,7 @@
 use crate::config;
 use crate::config::Kind;
 use crate::network::addresses::Addresses;
+use crate::network::burst::Burst;
 use crate::network::control::{Sources, Underway};
 use crate::network::directory::{Change, Directory, Told};
 use crate::network::domain::Domain;
@@ -18,7 +19,7 @@ use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
 use crate::rebind::Requests;
 use insane_datapath::batch::{self, Outcome, Peeked, Place, RxReport};
-use insane_datapath::{Address, Armed, Capabilities};
+use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
@@ -35,9 +36,6 @@ use std::time::{Duration, Instant};
 
 const BELL: u64 = 0;
 const FIRST: u64 = 1;
-
-/// Frames that one transmit is given.
-const TRANSMIT_FRAMES: usize = 256;
 
 /// How often, while it is busy, the thread looks for what would have woken it.
 const GLANCE: Duration = Duration::from_micros(200);
@@ -555,7 +553,7 @@ impl Hub {
                 for host in self.hosts.iter_mut().filter(|h| !h.is_dormant()) {
                     let Some(to) = host.lanes.get(port).map(|lane| lane.address) else { continue };
                     let Some(path) = host.lanes.path(port) else { continue };
-                    let mut batch = Batch::default();
+                    let mut batch = Burst::default();
                     while !batch.is_full() {
                         let first = tx.buffer().len();
                         let mut sources = Sources { underway: &self.underway, domains: &self.domains };
@@ -763,37 +761,6 @@ impl Hub {
     }
 }
 
-/// How far a batch of frames for one host has come.
-#[derive(Debug, Default)]
-struct Batch {
-    frames: usize,
-    /// The frames of the last piece, the length of the first, and how many it can have.
-    alike: usize,
-    len: usize,
-    most: usize,
-}
-
-impl Batch {
-    fn add(&mut self, len: usize, can: &Capabilities) {
-        if self.alike == self.most || len > self.len || len < self.len / 2 {
-            (self.alike, self.len, self.most) = (0, len, can.joined(len));
-        }
-        self.frames += 1;
-        self.alike += 1;
-    }
-
-    /// How many more it has room for. It ends with a whole piece if another would make it too long: a short one costs as much.
-    fn room(&self) -> usize {
-        let (all, piece) = (TRANSMIT_FRAMES.saturating_sub(self.frames), self.most - self.alike);
-        let more = all.checked_sub(piece).map(|rest| rest / self.most.max(1) * self.most);
-        more.map_or(all, |more| piece + more)
-    }
-
-    fn is_full(&self) -> bool {
-        self.frames > 0 && self.room() == 0
-    }
-}
-
 /// The domains' memory for a path. A slot is named by its domain, segment and place.
 pub(crate) struct Memory<'a> {
     pub(crate) domains: &'a mut [Domain],
@@ -887,35 +854,5 @@ impl Place for Placer<'_> {
         }
         let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
         Some(batch::Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many frames of these lengths, in turn, a batch takes: each by itself, or the rest of a room at once.
-    fn taken(lengths: &[usize], joins: (usize, usize), at_once: bool) -> usize {
-        let mut can = Capabilities::plain("some", 65_507);
-        can.joins = joins;
-        let (mut batch, mut lengths) = (Batch::default(), lengths.iter().cycle());
-        while !batch.is_full() {
-            let room = if at_once { batch.room().max(1) } else { 1 };
-            let len = *lengths.next().unwrap_or(&0);
-            (0..room).for_each(|_| batch.add(len, &can));
-        }
-        batch.frames
-    }
-
-    #[test]
-    fn a_batch_ends_with_a_whole_piece() {
-        for at_once in [false, true] {
-            // 60 of 1080 bytes are a piece: four of them.
-            assert_eq!(taken(&[1080], (64, 65_400), at_once), 240);
-            assert_eq!(taken(&[100], (64, 65_400), at_once), 256);
-            assert_eq!(taken(&[1080], (1, 0), at_once), 256);
-        }
-        // Frames that are longer each time join none before them.
-        assert_eq!(taken(&(1..300).collect::<Vec<_>>(), (64, 65_400), false), 256);
     }
 }

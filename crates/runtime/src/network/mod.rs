@@ -26,6 +26,7 @@
 
 mod account;
 mod addresses;
+mod burst;
 mod control;
 mod directory;
 // Without Zenoh nobody calls much of it.
