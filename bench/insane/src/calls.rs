@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result, bail};
+use bench_harness::summary::at;
 use bench_harness::sys::now_ns;
 use bench_harness::{Args, Control, stamp};
 use insane::{Sink, Source};
@@ -49,7 +50,7 @@ fn consume(sink: &Sink) -> Result<u64> {
 /// A message's part of the middle run.
 fn per_message(mut runs: Vec<u64>) -> Option<f64> {
     runs.sort_unstable();
-    runs.get(runs.len() / 2).map(|&ns| ns as f64 / RUN as f64)
+    (!runs.is_empty()).then(|| at(&runs, 50_000) as f64 / RUN as f64)
 }
 
 /// Both ends.

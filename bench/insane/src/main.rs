@@ -114,6 +114,11 @@ struct Host {
 
 impl Host {
     fn new(args: &Args) -> Result<Self> {
+        Self::at(args, socket(args))
+    }
+
+    /// At the runtime of this socket.
+    fn at(args: &Args, socket: PathBuf) -> Result<Self> {
         let mut qos = Qos::default();
         match args.variant.as_str() {
             "" | UNBATCHED => {}
@@ -130,7 +135,7 @@ impl Host {
             Waiting::Adaptive => Wait::Adaptive,
             Waiting::Sleep => Wait::Sleep,
         };
-        let session = Session::builder("bench").socket(socket(args)).open().context("opening a session")?;
+        let session = Session::builder("bench").socket(socket).open().context("opening a session")?;
         let scattered = bypass::is_scattered(&args.variant);
         Ok(Self { session, wait, qos, kind, payload: args.payload, two_hosts: args.two_hosts(), scattered })
     }

@@ -6,20 +6,19 @@
 //! Kernel UDP goes over the loopback interface here, and beside it stands what two bare sockets take there.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use bench_harness::summary::at;
 use bench_harness::sys::now_ns;
 use bench_harness::{Args, Control, Stop, stamp};
-use insane::{Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use insane::{Sink, Source};
 use insane_runtime::config::Config;
 use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
 use serde::Serialize;
 
-use crate::bypass;
-use crate::{MEETING, PORT};
+use crate::{Host, PORT, bypass};
 
 /// Round trips at most.
 const MOST: usize = 1 << 17;
@@ -47,12 +46,11 @@ struct Took {
     bare_receive_ns: f64,
 }
 
-/// An end: its session, and what it sends and receives by.
+/// An end: what it sends and receives by.
 struct End {
     source: Source,
     sink: Sink,
-    stream: Stream,
-    _session: Session,
+    _host: Host,
 }
 
 /// Times of one kind.
@@ -68,7 +66,7 @@ impl Times {
 
     fn median(&mut self) -> Result<f64> {
         self.0.sort_unstable();
-        self.0.get(self.0.len() / 2).map(|ns| *ns as f64).context("no round trip within the window")
+        (!self.0.is_empty()).then(|| at(&self.0, 50_000) as f64).context("no round trip within the window")
     }
 }
 
@@ -90,45 +88,31 @@ fn socket(args: &Args, host: usize) -> std::path::PathBuf {
 
 /// Opens both ends.
 fn open(args: &Args) -> Result<[End; 2]> {
-    let kind = bypass::kind(&args.variant);
-    let mut qos = insane::Qos::default();
-    kind.into_iter().for_each(|kind| bypass::ask(&mut qos, kind));
-    let half = |host: usize| -> Result<_> {
-        let session = Session::builder("bench").socket(socket(args, host)).open().context("opening a session")?;
-        let stream = session.stream(qos)?;
-        let sink = stream.sink_with(["a", "b"][host], SinkOptions { wait: Wait::Spin, ..SinkOptions::default() })?;
-        Ok((session, stream, sink))
+    let half = |host: usize, channel: &str| -> Result<_> {
+        let host = Host::at(args, socket(args, host))?;
+        let sink = host.sink(channel)?;
+        Ok((host, sink))
     };
-    let halves = [half(0)?, half(1)?];
-    let mut ends = Vec::new();
-    for (host, (session, stream, sink)) in halves.into_iter().enumerate() {
-        let options = SourceOptions { wait: Wait::Spin, message_bytes: args.payload, ..SourceOptions::default() };
-        let source = stream.source_with(["b", "a"][host], options)?;
-        ends.push(End { source, sink, stream, _session: session });
-    }
-    for end in &ends {
-        if end.source.wait_for_sinks(1, MEETING) < 1 {
-            bail!("no sink came in {} s", MEETING.as_secs());
-        }
-        kind.map_or(Ok(()), |kind| bypass::await_path(&end.stream, kind))?;
-    }
-    ends.try_into().map_err(|_| anyhow::anyhow!("two ends"))
+    // A source waits for the other end's sink.
+    let (here, there) = (half(0, "answers")?, half(1, "questions")?);
+    let whole = |(host, sink): (Host, Sink), channel: &str| -> Result<_> {
+        let source = host.source(channel, args.payload)?;
+        host.await_sinks(&source, 1)?;
+        Ok(End { source, sink, _host: host })
+    };
+    Ok([whole(here, "questions")?, whole(there, "answers")?])
 }
 
-/// Opens both ends while another thread polls.
+/// Opens both ends on another thread, and polls for them.
 fn open_polled(args: &Args, pollers: &mut [Poller]) -> Result<[End; 2]> {
-    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Acquire) {
-                if !pollers.iter_mut().fold(false, |busy, poller| poller.turn() | busy) {
-                    std::thread::sleep(Duration::from_micros(20));
-                }
+        let opening = scope.spawn(|| open(args));
+        while !opening.is_finished() {
+            if !pollers.iter_mut().fold(false, |busy, poller| poller.turn() | busy) {
+                std::thread::sleep(Duration::from_micros(20));
             }
-        });
-        let ends = open(args);
-        done.store(true, Ordering::Release);
-        ends
+        }
+        opening.join().map_err(|_| anyhow!("opening both ends panicked"))?
     })
 }
 

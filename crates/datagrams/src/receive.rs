@@ -132,7 +132,7 @@ impl<R: RawDatapath> Datagrams<R> {
             report.more = !free.is_empty();
             return report;
         }
-        let left = most - report.frames;
+        let (left, mut full) = (most - report.frames, false);
         let below = self.raw.receive_in_place(left, &mut |frame| {
             opened.arrived(now(), frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
@@ -154,9 +154,9 @@ impl<R: RawDatapath> Datagrams<R> {
                 (report.frames, stats.received_frames) = (report.frames + 1, stats.received_frames + 1);
                 stats.received_bytes += len as u64;
             });
-            goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len())
+            full = !goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len());
+            !full
         });
-        let full = !goes_on(&mut place, [taken.len() - before, landed.len()], report.frames, free.len());
         report.more = below.more || full;
         self.idle = if report.frames + below.frames > 0 { 0 } else { self.idle.wrapping_add(1) };
         // Who looks again and again for what does not come need not look at the clock each time.

@@ -321,8 +321,8 @@ impl OutFlow {
     }
 
     /// Cuts the reliable bundle that is next, as [`OutFlow::peek`] said, into its messages: one of them does not fit a frame any more,
-    /// and as a message it can go in parts. `fit` says, as if there were no room, what
-    /// the first of what is left of the bundle takes. Says whether it was done.
+    /// and as a message it can go in parts. `fit` says, as if there were no room, what the first of what is left of the bundle takes. Says
+    /// whether it was done.
     pub(crate) fn cut(&mut self, next: &Next, mut fit: impl FnMut(u64, Rest) -> Option<Fit>) -> bool {
         let flies = match next.from {
             From::Waiting => None,

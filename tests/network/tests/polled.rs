@@ -1,7 +1,6 @@
 //! Runtimes whose network side has no thread: one loop polls two of them, and is their applications too.
 
-use insane::{Session, Wait};
-use insane::{SinkOptions, SourceOptions};
+use insane::{Message, Session, Sink, SinkOptions, SourceOptions, Wait};
 use insane_runtime::config::Config;
 use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
@@ -9,7 +8,6 @@ use insane_tests_host::Watchdog;
 use insane_tests_network::{LIMIT, eventually, free_addresses, reliable};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(60);
@@ -33,16 +31,21 @@ fn turns(pollers: &mut [Poller]) {
     }
 }
 
+/// Polls until a sink has a message.
+fn take<'s>(pollers: &mut [Poller], sink: &'s Sink) -> Message<'s> {
+    loop {
+        turns(pollers);
+        if let Some(message) = sink.try_consume().unwrap() {
+            return message;
+        }
+    }
+}
+
 /// Polls as long as `work`, on a thread of its own, is not done.
 fn polled<T: Send>(pollers: &mut [Poller], work: impl FnOnce() -> T + Send) -> T {
-    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            let result = work();
-            done.store(true, Ordering::Release);
-            result
-        });
-        while !done.load(Ordering::Acquire) && !worker.is_finished() {
+        let worker = scope.spawn(work);
+        while !worker.is_finished() {
             turns(pollers);
             std::thread::yield_now();
         }
@@ -73,21 +76,11 @@ fn one_loop_polls_two_runtimes_and_is_their_applications() {
     });
     for round in 1..=ROUNDS {
         asks.send(&round.to_le_bytes()).unwrap();
-        let question = loop {
-            turns(&mut pollers);
-            if let Some(question) = asked.try_consume().unwrap() {
-                break question;
-            }
-        };
+        let question = take(&mut pollers, &asked);
         assert_eq!((question.sequence(), question.to_vec()), (round, round.to_le_bytes().to_vec()));
         answers.send(&question.to_vec()).unwrap();
         drop(question);
-        let answer = loop {
-            turns(&mut pollers);
-            if let Some(answer) = answered.try_consume().unwrap() {
-                break answer;
-            }
-        };
+        let answer = take(&mut pollers, &answered);
         assert_eq!((answer.sequence(), answer.to_vec()), (round, round.to_le_bytes().to_vec()));
     }
     // Who drops its poller has left the network, and the other hears of it.

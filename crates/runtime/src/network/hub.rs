@@ -310,7 +310,7 @@ impl Hub {
         // Looking at what sinks have counted and given back takes it from their caches: not with each look that finds nothing else.
         if busy || self.sleeps || now >= self.tend_at {
             self.tend_at = now + TENDING;
-            busy |= self.tend(now);
+            busy |= self.tend();
         }
         if now >= self.chores_at {
             (self.chores_at, self.chores_due) = (now + CHORES, false);
@@ -321,7 +321,7 @@ impl Hub {
     }
 
     /// Tends the links to local sinks, and gives credit for what has left this thread's memory.
-    fn tend(&mut self, _now: Duration) -> bool {
+    fn tend(&mut self) -> bool {
         let mut busy = false;
         self.prune_all();
         let mut gone = Vec::new();
@@ -657,7 +657,7 @@ impl Hub {
     /// Sleeps until something happens or is due. Returns whether something happened.
     fn sleep(&mut self, now: Duration) -> bool {
         // What this turn has left out.
-        if self.tend_at != now + TENDING && self.tend(now) {
+        if self.tend_at != now + TENDING && self.tend() {
             return false;
         }
         let mut timeout = self.idle_for(now);

@@ -359,7 +359,7 @@ impl Hub {
         Fate::AsCounted
     }
 
-    /// Ends the flows whose last message was taken, and links that are spent.
+    /// As [`Self::prune`], of all links.
     pub(crate) fn prune_all(&mut self) {
         for domain in 0..self.domains.len() {
             for link in 0..self.domains[domain].intakes.len() {
@@ -368,6 +368,7 @@ impl Hub {
         }
     }
 
+    /// Ends the flows whose last message was taken, and the link if it is spent.
     fn prune(&mut self, domain: usize, link: usize) {
         let Self { domains, hosts, .. } = self;
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return };

@@ -242,7 +242,7 @@ impl Network {
         core: &mut Core,
         host: &str,
         next: &mut Conn,
-        over: &mut ports::Over<'_>,
+        over: &mut Over<'_>,
         polled: bool,
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
