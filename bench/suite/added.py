@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .bars_kinds import Table, find
-from .cells import Cell
+from .cells import Cell, polled
 from .stats import Interval, median_interval
 
 PAYLOAD = 64
@@ -87,7 +87,8 @@ def is_part(cell: Cell) -> bool:
     if cell.placement == "local":
         return (cell.key, cell.variant, cell.waiting) == ("insane", "", "spin")
     bare = [(key, variant) for key, variant, _ in PAIRS.values()]
-    return (cell.key == "insane" and cell.variant in PAIRS) or (cell.key, cell.variant) in bare
+    ours = cell.key == "insane" and cell.variant in (*PAIRS, *map(polled, PAIRS))
+    return ours or (cell.key, cell.variant) in bare
 
 
 def pairs(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
@@ -107,9 +108,10 @@ def listed(cells: Iterable[Cell], four_cores: bool) -> list[str]:
             for ours, bare in pairs(cells) if four_cores or ours.waiting != "spin"]
 
 
-def by_round(table: Table, hop: dict[int, float], variant: str, waiting: str) -> dict[int, Parts]:
-    """The parts, in every round that has all of what they are made of."""
-    ours, bare = _ours(table, variant, waiting), _bare(table, variant, waiting)
+def by_round(table: Table, hop: dict[int, float], variant: str, waiting: str, base: str | None = None) -> dict[int, Parts]:
+    """The parts, in every round that has all of what they are made of. `base` is the variant that says which bare one is beside it,
+    if that is another."""
+    ours, bare = _ours(table, variant, waiting), _bare(table, variant if base is None else base, waiting)
     calls, spinning = _calls(table, waiting), _calls(table, "spin")
     if ours is None or bare is None or calls is None or spinning is None:
         return {}

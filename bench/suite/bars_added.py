@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .added import HOPS_A_WAY, PAIRS, PAYLOAD, Parts, by_round, intervals, pairs
-from .bars_hosts import FEW_CORES
+from .bars_hosts import FEW_CORES, POLLED
 from .bars_kinds import Table, Verdict, shown
-from .cells import WAITING_CLASSES
+from .cells import WAITING_CLASSES, polled
 from .rows import hops
-from .stats import against_limit, median_interval
+from .stats import Interval, against_limit, median_interval
 
 if TYPE_CHECKING:
     from .bars import Judge
@@ -38,6 +38,7 @@ class Added:
                 # Past the kernel's stack nobody wakes who sleeps.
                 if waiting != "sleep" or not variant:
                     self._row(variant, waiting)
+            self._polled(variant)
 
     def _row(self, variant: str, waiting: str) -> None:
         judged = (variant, waiting) == JUDGED
@@ -52,10 +53,29 @@ class Added:
             return
         words, verdict = self._words(found), "reported"
         if judged:
-            limits = [each.added / (HOPS_A_WAY * self.hop[number] / 1e3 + ALLOWANCE_US) for number, each in found.items()]
-            interval = median_interval(limits, self.judge.rng)
+            interval = self._shares(found)
             words, verdict = f"{shown(interval)} of that sum; {words}", against_limit(interval, 1.0, True)
         self._say(what, bar, words, verdict)
+
+    def _polled(self, variant: str) -> None:
+        """Where each end polls for its own runtime there are no hops from core to core, and nothing to tell apart."""
+        what, judged = f"added per packet and direction over {PAIRS[variant][2]}, {POLLED}, two hosts", variant == JUDGED[0]
+        bar = f"≤ {HOPS_A_WAY} link hops + {ALLOWANCE_US * 1e3:g} ns" if judged else "reported"
+        found = by_round(self.table, self.hop, polled(variant), "spin", variant)
+        if not found:
+            self._say(what, bar, "not part of this run, or absent for the reason below", "not measured")
+            return
+        added = shown(median_interval([each.added for each in found.values()], self.judge.rng), "µs")
+        if not judged:
+            self._say(what, bar, added, "reported")
+            return
+        interval = self._shares(found)
+        self._say(what, bar, f"{shown(interval)} of that sum; {added}", against_limit(interval, 1.0, True))
+
+    def _shares(self, found: dict[int, Parts]) -> Interval:
+        """What is added, of what may be."""
+        limits = [each.added / (HOPS_A_WAY * self.hop[number] / 1e3 + ALLOWANCE_US) for number, each in found.items()]
+        return median_interval(limits, self.judge.rng)
 
     def _words(self, found: dict[int, Parts]) -> str:
         told = intervals(found.values(), self.judge.rng)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .added import PAST_THE_KERNEL as KINDS
-from .bars_hosts import FEW_CORES, LINK_HOPS, MOST_LOSS, loss
+from .bars_hosts import FEW_CORES, LINK_HOPS, MOST_LOSS, POLLED, loss
 from .bars_kinds import Table, Verdict, find, shown
-from .cells import BARE, BYPASS, CROWDS, Cell
+from .cells import BARE, BYPASS, CROWDS, Cell, polled
 from .pauses import at_part
 from .rows import hops
 from .stats import against_limit, median_interval
@@ -92,13 +92,13 @@ class Bypass:
         return verdict
 
     def _pair(
-        self, what: str, bar: str, variant: str, experiment: str, waiting: str, payload: int
+        self, what: str, bar: str, variant: str, experiment: str, waiting: str, payload: int, ours: str | None = None
     ) -> tuple[Cell, Cell] | None:
         """Ours and the bare one, or a word on which is missing and why."""
         key, bare_variant, _ = KINDS[variant]
         same: dict[str, Any] = {"experiment": experiment, "waiting": waiting, "payload": payload}
         found = []
-        for who, its in (("insane", variant), (key, bare_variant)):
+        for who, its in (("insane", variant if ours is None else ours), (key, bare_variant)):
             cell = self._cell(who, variant=its, **same)
             if cell is None:
                 self._say(what, bar, self._why(who, variant=its, **same), "not measured")
@@ -110,13 +110,14 @@ class Bypass:
         name = KINDS[variant][2]
         memif = variant == "dpdk-memif"
         more = f"{LINK_HOPS} link hops + {MEMIF_ALLOWANCE_US} µs" if memif else f"{ALLOWANCE_US:g} µs"
-        for waiting in ("spin", "adaptive"):
-            what, bar = f"RTT 64 B over {name}, {'spinning' if waiting == 'spin' else waiting}", f"≤ bare {name} + {more}"
-            if waiting == "spin" and not self.judge.four_cores:
+        for waiting, ours, how in (("spin", variant, "spinning"), ("spin", polled(variant), POLLED),
+                                   ("adaptive", variant, "adaptive")):
+            what, bar = f"RTT 64 B over {name}, {how}", f"≤ bare {name} + {more}"
+            if (waiting, ours) == ("spin", variant) and not self.judge.four_cores:
                 self._say(what, bar, FEW_CORES, "not measured")
                 continue
             bar = bar if waiting == "spin" else "reported"
-            pair = self._pair(what, bar, variant, "rtt", waiting, 64)
+            pair = self._pair(what, bar, variant, "rtt", waiting, 64, ours)
             if pair is None:
                 continue
             mine, bare = (self._rounds(cell, "median_us") for cell in pair)

@@ -22,7 +22,13 @@ THREADS_APPS = 3
 EVERY_COUNT = ("insane", "iceoryx2", "aeron")
 #: Past the kernel's network stack, between two hosts: who does so alone, and the variants of INSANE that do.
 BARE = ("af-xdp", "dpdk")
-BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp", "xdp-scattered", "dpdk-af-packet-scattered")
+BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp", "xdp-scattered", "dpdk-af-packet-scattered", "xdp-polled",
+          "dpdk-memif-polled", "dpdk-af-packet-polled", "dpdk-af-xdp-polled")
+
+
+def polled(variant: str) -> str:
+    """The variant of INSANE over the same datapath in which each end polls for its own runtime: two cores are enough then."""
+    return f"{variant}-polled".lstrip("-")
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15
 #: A few cells between two hosts, for the bars that matter most; three rounds stay within the budget.
 QUICK_VETH = (
     ("rtt", "insane", "adaptive", ""), ("rtt", "insane", "sleep", ""), ("rtt", "udp", "sleep", ""),
+    ("rtt", "insane", "spin", "polled"), ("rtt", "udp", "spin", ""),
     ("rtt", "zeromq", "sleep", ""), ("rtt", "zenoh", "sleep", ""), ("rtt", "floor", "sleep", "chain-2"),
     ("rtt", "floor", "sleep", "chain-6"), ("rtt", "floor", "adaptive", "relay"),
     ("oneway", "floor", "adaptive", "relay-gso"),

@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from suite import added, bars, cells, main, measure, report, rows, systems
+from suite import added, bars, bars_hosts, cells, main, measure, report, rows, systems
 from suite.cells import Cell
 from suite.measure import Outcome, Repetition
 from suite.process import Void
@@ -98,6 +98,15 @@ class Judged(unittest.TestCase):
         bar, verdict, words = judged(kept("dpdk-memif", "spin", 4.1, 4.0, 2), four_cores=False)[MEMIF]
         self.assertEqual((bar, verdict), (BAR, "not measured"))
         self.assertIn("needs four cores", words)
+
+    def test_of_ends_that_poll_for_their_runtimes_it_is_judged_with_two_cores_too(self) -> None:
+        what = f"added per packet and direction over DPDK over memif, {bars_hosts.POLLED}, two hosts"
+        for ours, verdict in ((5.29, "pass"), (5.31, "fail")):
+            made = [r for r in kept("dpdk-memif", "spin", 4.1, 4.0, 2) if r.cell.variant != "dpdk-memif"]
+            made += reps(cell("insane", "rtt", "spin", "dpdk-memif-polled"), ours)
+            bar, said, words = judged(made, four_cores=False)[what]
+            self.assertEqual((bar, said), (BAR, verdict), words)
+        self.assertEqual(judged(kept("xdp", "adaptive", 10.0, 4.0))[what][1], "not measured")
 
     def test_what_could_not_be_made_says_why(self) -> None:
         other = kept("xdp", "adaptive", 10.0, 4.0)

@@ -3,6 +3,7 @@
 import unittest
 
 from suite import bars
+from suite.bars_hosts import POLLED
 from suite.cells import Cell
 from suite.measure import Repetition
 
@@ -55,6 +56,14 @@ class RoundTrips(unittest.TestCase):
         what, bar = "RTT 64 B over DPDK over memif, spinning", "≤ bare DPDK over memif + 4 link hops + 0.6 µs"
         bare = cell("dpdk", "rtt", "spin", "memif")
         self.assertEqual([self.verdict("dpdk-memif", bare, ours, what, bar) for ours in (5.39, 5.41)], ["pass", "fail"])
+
+    def test_ends_that_poll_for_their_runtimes_are_judged_with_two_cores_too(self) -> None:
+        bare, local = reps(cell("af-xdp", "rtt", "spin"), 4.0), reps(cell("insane", "rtt", "spin", placement="local"), 0.4)
+        key = f"RTT 64 B over AF_XDP, {POLLED}", "≤ bare AF_XDP + 1 µs"
+        for ours, verdict in ((4.99, "pass"), (5.01, "fail")):
+            kept = reps(cell("insane", "rtt", "spin", "xdp-polled"), ours) + bare + local
+            self.assertEqual(judged(kept, four_cores=False)[key][0], verdict)
+        self.assertEqual(judged(bare + local)[key][0], "not measured")
 
     def test_with_two_cores_adaptive_ends_are_reported_and_spinning_ones_are_not_judged(self) -> None:
         kept = reps(cell("insane", "rtt", "adaptive", "xdp"), 50.0) + reps(cell("af-xdp", "rtt", "adaptive"), 5.0)

@@ -51,9 +51,18 @@ class Spinning(unittest.TestCase):
         self.assertEqual([self.judged(10.1)[bar] for bar in (tail, peer)], ["fail", "fail"])
 
     def test_fewer_than_four_cores_are_no_measure(self) -> None:
-        found = {key: verdict for key, verdict in self.judged(8.0, four_cores=False).items() if "spinning" in key[0]}
+        found = {key: verdict for key, verdict in self.judged(8.0, four_cores=False).items()
+                 if "spinning" in key[0] and "poll" not in key[0]}
         self.assertEqual(len(found), 4)
         self.assertEqual(set(found.values()), {"not measured"})
+
+    def test_ends_that_poll_for_their_runtimes_are_judged_with_two_cores_too(self) -> None:
+        what, bar = f"RTT 64 B, {bars_hosts.POLLED}", "≤ raw polled UDP + 4 link hops + 0.6 µs"
+        for ours, verdict in ((8.39, "pass"), (8.41, "fail")):
+            kept = reps(cell("insane", "rtt", "spin", "polled"), ours) + reps(cell("udp", "rtt", "spin"), 7.0, 10.0)
+            kept += reps(cell("insane", "rtt", "spin", placement="local"), 0.4)
+            self.assertEqual(verdicts(kept, four_cores=False)[what, bar], verdict)
+        self.assertEqual(self.judged(8.0)[what, bar], "not measured")
 
 
 class Sleeping(unittest.TestCase):

@@ -116,9 +116,14 @@ fuzz_target!(|data: &[u8]| {
             path.receive_run(now, heads, landing.number, &mut batch, &mut slots);
             let _ = batch.finish();
         } else {
-            let receipt = path.receive(now, &bytes, token, &mut slots);
-            if receipt.kept > 0 {
-                frames.insert(token, receipt.kept);
+            let alone = if kind & 4 == 0 { None } else { path.receive_alone(now, &bytes) };
+            if let Some(row) = alone {
+                assert!(row.count == 1 && row.at + row.len <= bytes.len());
+            } else {
+                let receipt = path.receive(now, &bytes, token, &mut slots);
+                if receipt.kept > 0 {
+                    frames.insert(token, receipt.kept);
+                }
             }
             // Frames that are like it, up to one that is not.
             let more = followers_of(&bytes, kind >> 4);

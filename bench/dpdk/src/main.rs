@@ -52,13 +52,11 @@ impl System for Dpdk {
     fn describe() -> Description {
         let mut modes = Vec::new();
         for waiting in [Waiting::Spin, Waiting::Adaptive] {
-            let of = |experiment, variant| {
-                let mode = Mode::new(experiment, waiting, "frames").variant(variant).veth();
-                // What spins is compared with what needs four cores for that.
-                if waiting == Waiting::Spin { mode.four_cores() } else { mode }
-            };
+            let of = |experiment, variant| Mode::new(experiment, waiting, "frames").variant(variant).veth();
             modes.extend([MEMIF, AF_PACKET, AF_XDP].map(|variant| of("rtt", variant)));
-            modes.push(of("oneway", MEMIF).payloads(&[64, 1024, 8192]));
+            let one_way = of("oneway", MEMIF).payloads(&[64, 1024, 8192]);
+            // Rates of what spins are compared with what needs four cores for that.
+            modes.push(if waiting == Waiting::Spin { one_way.four_cores() } else { one_way });
         }
         let reason = "these drivers of DPDK can only be polled";
         Description {

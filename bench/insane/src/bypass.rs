@@ -8,7 +8,7 @@ use insane_runtime::config::{Datapath, Kind};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use crate::MEETING;
+use crate::{MEETING, polled};
 
 pub(crate) const XDP: &str = "xdp";
 const MEMIF: &str = "dpdk-memif";
@@ -60,8 +60,8 @@ pub(crate) fn datapath_at(args: &Args, variant: &str, host: usize) -> Option<Dat
     let mut datapath = Datapath { kind, address: format!("{address}/24"), ..Datapath::default() };
     match variant {
         MEMIF => {
-            // The first host's runtime is there first.
-            let role = if host == 0 { "server" } else { "client" };
+            // The first host's runtime is there first, unless it is the end that asks.
+            let role = if host == usize::from(polled::base(&args.variant).is_some()) { "server" } else { "client" };
             let socket = args.dir.join("memif");
             datapath.device = format!("net_memif{host},role={role},socket={},socket-abstract=no", socket.display());
         }
@@ -92,7 +92,7 @@ pub(crate) fn await_path(stream: &Stream, kind: Kind) -> Result<()> {
 }
 
 /// Whether there is DPDK, as the runtime would look for it.
-fn has_dpdk() -> bool {
+pub(crate) fn has_dpdk() -> bool {
     insane_datapath_dpdk::usual_places().iter().any(|place| place.exists())
 }
 

@@ -19,6 +19,8 @@
 //!
 //! `turns` has both ends and both runtimes of two hosts in one thread (`turns`).
 //!
+//! In variants that end in `polled` each end gives its runtime's network its turns (`polled`); there is no helper.
+//!
 //! Variants named after a datapath take it instead of kernel UDP (`bypass`); `rebind` moves a stream from one to the other and back
 //! while messages flow (`moves`).
 
@@ -28,6 +30,7 @@ mod crowd;
 mod moves;
 mod open;
 mod pace;
+mod polled;
 mod turns;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -37,6 +40,7 @@ use bench_harness::{
 };
 use insane::{Code, Qos, RawMessage, Reliability, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use insane_runtime::config::Kind;
+use polled::Polled;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,7 +93,7 @@ fn progress_channel(index: u32) -> String {
 /// The variant that says which datapath there is besides kernel UDP. Unless told otherwise, a stream that moves does so between that
 /// and AF_XDP; its variant says what it is like.
 fn datapath_variant(args: &Args) -> &str {
-    if args.moves { bypass::XDP } else { &args.variant }
+    if args.moves { bypass::XDP } else { polled::base(&args.variant).unwrap_or(&args.variant) }
 }
 
 /// The runtime of this process.
@@ -120,7 +124,7 @@ impl Host {
     /// At the runtime of this socket.
     fn at(args: &Args, socket: PathBuf) -> Result<Self> {
         let mut qos = Qos::default();
-        match args.variant.as_str() {
+        match polled::base(&args.variant).unwrap_or(&args.variant) {
             "" | UNBATCHED => {}
             RELIABLE => qos.set_reliability(Reliability::Reliable),
             other if bypass::kind(other).is_some() => {}
@@ -195,6 +199,7 @@ struct Line {
     source: Option<Source>,
     sink: Sink,
     copy: Vec<u8>,
+    polled: Option<Polled>,
 }
 
 struct Asking {
@@ -224,10 +229,13 @@ impl Pinger for Asking {
         if self.large {
             return self.large(n);
         }
-        let Line { host, source, sink, copy } = &mut self.line;
+        let Line { host, source, sink, copy, polled } = &mut self.line;
         let Some(source) = source else { bail!("no source") };
         emit(source, host.payload, n)?;
-        let answer = sink.consume()?;
+        let answer = match polled {
+            Some(polled) => polled.expect(sink)?,
+            None => sink.consume()?,
+        };
         read(&answer, copy, |bytes| {
             let got = check(bytes, host.payload)?;
             if got != n {
@@ -249,10 +257,15 @@ struct Answering {
 
 impl Echoer for Answering {
     fn serve(&mut self) -> Result<()> {
-        let Line { host, source, sink, copy } = &mut self.line;
+        let Line { host, source, sink, copy, polled } = &mut self.line;
         // Without a timer, as the other systems: the process is ended from outside.
-        let question = sink.consume()?;
+        let question = match polled.as_mut().map(|polled| polled.consume(sink)).transpose()? {
+            Some(Some(question)) => question,
+            Some(None) => return Ok(()),
+            None => sink.consume()?,
+        };
         if source.is_none() {
+            polled.iter_mut().for_each(Polled::let_go);
             let answers = host.source("answers", host.payload.min(8192))?;
             if host.two_hosts {
                 host.await_sinks(&answers, 1)?;
@@ -273,6 +286,7 @@ impl Echoer for Answering {
             Ok(())
         })?;
         emit(source, host.payload, n)?;
+        polled.as_mut().map_or(Ok(()), Polled::turn)?;
         // The question is released here, after the answer is on its way.
         Ok(())
     }
@@ -447,7 +461,8 @@ fn modes() -> Vec<Mode> {
     modes.extend(bypass::modes());
     modes.extend(crowd::modes());
     let alone = bypass::alone().map(|variant| Mode::new("turns", Waiting::Spin, "datagram").variant(variant));
-    modes.into_iter().map(Mode::aux).chain(alone).collect()
+    let polled = polled::variants().map(|variant| Mode::new("rtt", Waiting::Spin, "datagram").variant(variant).veth());
+    modes.into_iter().map(Mode::aux).chain(alone).chain(polled).collect()
 }
 
 fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
@@ -489,19 +504,21 @@ impl System for Insane {
         if args.role == Role::Open {
             return Ok(open::Asker::Opening(open::Opening::new(args, socket(args))?));
         }
+        let polled = Polled::start(args)?;
         let host = Host::new(args)?;
         let sink = host.sink("answers")?;
         let source = host.source("questions", args.payload)?;
         host.await_sinks(&source, 1)?;
-        let line = Line { host, source: Some(source), sink, copy: Vec::new() };
+        let line = Line { host, source: Some(source), sink, copy: Vec::new(), polled };
         Ok(open::Asker::Asking(Asking { line, large: args.role == Role::LargeSource, in_place: None }))
     }
 
     fn echoer(args: &Args) -> Result<impl Echoer> {
+        let polled = Polled::start(args)?;
         let host = Host::new(args)?;
         let sink = host.sink("questions")?;
         // The other end is not there yet: the way back is opened with its first message.
-        let line = Line { host, source: None, sink, copy: Vec::new() };
+        let line = Line { host, source: None, sink, copy: Vec::new(), polled };
         Ok(Answering { line, large: args.role == Role::LargeSink })
     }
 

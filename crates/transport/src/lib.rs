@@ -85,6 +85,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod config;
 mod congestion;
 mod counts;

@@ -130,6 +130,21 @@ impl OutFlow {
         self.waiting.push_back(message);
     }
 
+    /// Whether a message that is given to it could go at once: best effort, with nothing before it.
+    #[inline]
+    pub(crate) fn goes_at_once(&self) -> bool {
+        let open = self.state == State::Open && !self.closing && !self.spec.reliable;
+        open && !self.has_something() && self.credit() > 0
+    }
+
+    /// It was given a message that has gone at once, whole, under the index that [`Self::end`] said ([`Self::goes_at_once`]).
+    #[inline]
+    pub(crate) fn went_at_once(&mut self, message: &Outgoing) {
+        self.past.accepted += 1;
+        self.next_index += 1;
+        self.carried += u64::from(message.len);
+    }
+
     fn next_waiting(&mut self) -> Option<Outgoing> {
         let message = self.waiting.pop_front()?;
         self.waiting_messages -= message.messages();

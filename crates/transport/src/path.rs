@@ -402,6 +402,8 @@ pub struct Path {
     pub(crate) last_heard: Duration,
     pub(crate) last_sent: Duration,
     pub(crate) last_poll: Duration,
+    /// Until when nothing is due, unless something happens before: whatever may change what is due sets it back.
+    pub(crate) quiet_until: Duration,
     pub(crate) next_tick: Duration,
     pub(crate) ticking: bool,
     pub(crate) out: Keyed<u32, OutFlow>,
@@ -452,6 +454,7 @@ impl Path {
             last_heard: now,
             last_sent: now,
             last_poll: now,
+            quiet_until: Duration::ZERO,
             next_tick: now,
             ticking: false,
             out: Keyed::with_hasher(Key::new(seed.rotate_left(17))),
@@ -471,6 +474,11 @@ impl Path {
         };
         path.own = path.draw();
         path
+    }
+
+    /// Something may be due earlier than it was, or at once.
+    pub(crate) fn stir(&mut self) {
+        self.quiet_until = Duration::ZERO;
     }
 
     fn draw(&mut self) -> u64 {
@@ -525,6 +533,7 @@ impl Path {
         let flow = self.next_flow;
         self.next_flow = self.next_flow.wrapping_add(1).max(1);
         self.out.insert(flow, OutFlow::new(spec));
+        self.stir();
         if self.peer.is_some() {
             self.control.push_back(Content::Open(flow));
         }
@@ -553,6 +562,7 @@ impl Path {
         if let Some(out) = self.out.get_mut(&flow).filter(has_turn) {
             out.queued = true;
             self.turns.add(flow);
+            self.stir();
         }
     }
 
@@ -591,12 +601,14 @@ impl Path {
     /// Says goodbye to the peer's runtime in the next frames when a flow is through.
     pub(crate) fn try_close(&mut self, flow: u32) {
         let Some(out) = self.out.get_mut(&flow).filter(|out| out.closing && out.is_through()) else { return };
+        self.quiet_until = Duration::ZERO;
         match out.state {
             State::Closing => {}
             // One that is not accepted yet may be by now: the peer is told in any case.
             State::Open | State::Opening if self.peer.is_some() => {
                 out.state = State::Closing;
                 self.control.push_back(Content::Close(flow));
+                self.stir();
             }
             // The peer knows nothing of it.
             State::Opening | State::Refused | State::Open => self.finish(flow),
@@ -618,6 +630,7 @@ impl Path {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.accept(cursor, self.config.credit_messages, self.config.credit_bytes);
             self.control.push_back(Content::Answer(flow));
+            self.stir();
         }
     }
 
@@ -626,6 +639,7 @@ impl Path {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.refused = status.max(1);
             self.control.push_back(Content::Answer(flow));
+            self.stir();
         }
     }
 
@@ -655,6 +669,7 @@ impl Path {
         } else if incoming.saying == Saying::Nothing {
             incoming.saying = Saying::Soon;
             self.credits.push_back(flow);
+            self.quiet_until = Duration::ZERO;
             // Somebody may wait to hear that a reliable message is delivered.
             let part = if incoming.open.reliable { CREDIT_RELIABLE } else { 1 };
             let due = self.last_poll + self.config.ack_delay / part;
@@ -667,6 +682,7 @@ impl Path {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|one| one.saying != Saying::Now) {
             incoming.saying = Saying::Now;
             self.control.push_back(Content::Credit(flow));
+            self.stir();
         }
     }
 
@@ -702,6 +718,7 @@ impl Path {
     ) -> Option<Landing> {
         let Head { header, message, part, place } = self.read_head(head)?;
         let (flow, head_bytes) = (message.flow, place.at);
+        self.stir();
         let incoming = self.incoming.get(&flow).filter(|incoming| incoming.domain == header.domain)?;
         let index = incoming.index(message.index);
         let (key, keep, urgent) = (Self::key(incoming, index), incoming.open.reliable, incoming.waits_for(index));
@@ -730,6 +747,7 @@ impl Path {
     pub fn goodbye(&mut self) {
         if self.peer.is_some() {
             self.control.push_front(Content::Bye);
+            self.stir();
         }
     }
 
@@ -800,6 +818,7 @@ impl Path {
 
     /// The connection is lost by this side's judgement: the next is under another incarnation.
     pub(crate) fn lose(&mut self, now: Duration, reason: LostReason) {
+        self.stir();
         self.reset(reason);
         self.own = self.draw();
         self.hello_due = Some(now);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
-use insane_wire::frame::{CHECKED, FrameError, Header, LONE_BYTES, SEALED, followers, lone_head, parse};
+use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, lone_head, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
@@ -92,6 +92,7 @@ impl Path {
     /// [`Receipt::kept`] says how often events will refer to it.
     pub fn receive(&mut self, now: Duration, bytes: &[u8], token: u64, store: &mut dyn Store) -> Receipt {
         let mut kept = 0;
+        self.stir();
         let result = self.receive_frame(now, bytes, token, store, &mut kept);
         Receipt { kept, result }
     }
@@ -165,33 +166,12 @@ impl Path {
         let count = u16::try_from(followers(&head, rest, stride)).unwrap_or(u16::MAX);
         let header = Header::read(&head).ok()?;
         let (message, ..) = Records::peek(&head)?;
-        self.peer.filter(|peer| peer.receive == header.connection)?;
         // It was taken, and nothing came after it.
         if count == 0 || self.seen.largest() != header.counter {
             return None;
         }
-        let (flow, events) = (message.flow, &mut self.events);
-        let incoming = self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == header.domain)?;
         let message = Message { index: message.index + 1, sequence: message.sequence + 1, ..message };
-        let first = incoming.index(message.index);
-        if incoming.open.reliable {
-            let hand_on = |message, lies| events.push_back(Event::Message { flow, message, lies });
-            if !incoming.came_next(first, count, || (), hand_on) {
-                return None;
-            }
-        } else {
-            if incoming.judge_all(first, count) != Verdict::Take {
-                return None;
-            }
-            incoming.came(first, count);
-            self.ticking |= incoming.needs_ticks();
-        }
-        self.parts_lately = false;
-        self.seen.goes_on(count.into());
-        self.stats.received_frames += u64::from(count);
-        (self.last_heard, self.largest_at) = (now, now);
-        self.note_arrivals(now, count.into(), true);
-        Some(Row { flow, message, count, at: LONE_BYTES, len })
+        self.take_row(now, &header, message, count, len)
     }
 
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
@@ -260,6 +240,7 @@ impl Path {
         store: &mut dyn Store,
     ) {
         let Some(landing) = batch.get(number) else { return };
+        self.stir();
         let (mut at, mut run) = (landing.at, None::<Run>);
         for (n, bytes) in heads.chunks(landing.head_bytes.max(1)).enumerate() {
             let frame = landing.len.saturating_sub(n * landing.stride).min(landing.stride);

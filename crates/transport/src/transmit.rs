@@ -80,10 +80,21 @@ pub(crate) struct Pattern {
     head: Vec<u8>,
 }
 
+impl Pattern {
+    /// What follows is not like the last frame.
+    #[inline]
+    pub(crate) fn forget(&mut self) {
+        self.size = 0;
+    }
+}
+
 impl Path {
     /// Builds the next frame at the end of `out`; `None` when there is nothing to send now. Small payloads are copied by
     /// `payloads`, one large one may have to be gathered behind what is in the buffer ([`Built::gather`]).
     pub fn transmit(&mut self, now: Duration, out: &mut Vec<u8>, payloads: &mut dyn Payloads) -> Option<Built> {
+        if self.rests(now) {
+            return None;
+        }
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
@@ -93,11 +104,13 @@ impl Path {
         if self.hello_due.is_some_and(|due| due <= now) {
             return Some(self.build_hello(now, out));
         }
-        let peer = self.peer?;
-        if self.has_nothing(now) {
+        let Some(peer) = self.peer.filter(|_| !self.has_nothing(now)) else {
             (self.in_parts, self.pattern.size) = (false, 0);
+            // A thread that is held up for longer than that is to find out ([`Path::on_time`]).
+            let most = now + self.config.silence / 4;
+            self.quiet_until = self.timeout().map_or(most, |at| at.min(most));
             return None;
-        }
+        };
         let flags = if self.config.checked { CHECKED } else { 0 };
         let sent_us = now.as_micros() as u32;
         let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
@@ -147,16 +160,30 @@ impl Path {
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
+    /// Whether there is nothing to send, nothing due and no event, so that [`Path::transmit`] would find nothing. Most looks find that, and
+    /// that nothing has happened since the one before: it costs a few instructions then. `false` may be wrong, as long as nobody has
+    /// called [`Path::transmit`].
+    #[inline]
+    pub fn rests(&mut self, now: Duration) -> bool {
+        let rests = now < self.quiet_until && self.events.is_empty();
+        if rests {
+            self.last_poll = now;
+        }
+        rests
+    }
+
     /// Whether there is neither data nor anything else to be said to the peer now: most looks find that.
     #[inline]
     fn has_nothing(&self, now: Duration) -> bool {
+        !self.has_something(now) && now.saturating_sub(self.last_sent) < self.config.heartbeat
+    }
+
+    /// Whether something waits to go, or is due.
+    #[inline]
+    pub(crate) fn has_something(&self, now: Duration) -> bool {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
-        self.turns.is_empty()
-            && self.control.is_empty()
-            && self.probes == 0
-            && !is_due(self.ack_due)
-            && !is_due(self.credit_due)
-            && now.saturating_sub(self.last_sent) < self.config.heartbeat
+        let waits = !self.turns.is_empty() || !self.control.is_empty() || self.probes > 0;
+        waits || is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due)
     }
 
     /// After [`Path::transmit`], at the same time, has built a frame: builds up to `most` more at the end of `out` that are like it,
@@ -303,7 +330,7 @@ impl Path {
         self.pattern.head.extend_from_slice(frame.get(..head).unwrap_or(&[]));
     }
 
-    fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
+    pub(crate) fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
         self.stats.sent_frames += 1;
         if eliciting {
             self.last_sent = now;
@@ -331,7 +358,7 @@ impl Path {
         Built { len: frame.finish(), gather: None, may_pad: false }
     }
 
-    fn may_send(&mut self, now: Duration) -> bool {
+    pub(crate) fn may_send(&mut self, now: Duration) -> bool {
         let has_room = |c: &mut Congestion| {
             c.has_room() && (c.pace(now, self.rtt.smoothed()) <= now || (self.in_parts && c.may_end_run()))
         };

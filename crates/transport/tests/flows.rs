@@ -70,6 +70,24 @@ impl Pair {
         }
     }
 
+    /// Sends a message at once, if it can go so; whether that was done.
+    fn at_once(&mut self, flow: u32, message: &Outgoing) -> bool {
+        let (mut frame, before) = (vec![7], self.ends[0].counts(flow));
+        let fill = |out: &mut Vec<u8>| out.resize(out.len() + message.len as usize, 9);
+        let built = self.ends[0].send_at_once(self.now, flow, message, &mut frame, fill);
+        match built {
+            Some(len) => {
+                assert_eq!(
+                    self.ends[1].receive_alone(self.now, &frame[1..]).map(|row| (row.count, row.len)),
+                    Some((1, message.len as usize))
+                );
+                assert_eq!(frame.len(), 1 + len);
+            }
+            None => assert_eq!((frame, self.ends[0].counts(flow)), (vec![7], before), "something was done"),
+        }
+        built.is_some()
+    }
+
     /// What goes from the first to the second does not arrive.
     fn lose(&mut self) {
         let mut frame = Vec::new();
@@ -429,4 +447,92 @@ fn bundles_whose_messages_no_longer_fit_a_frame_are_cut() {
         frames > 2 * 40 * 400,
         "{frames}: a message of 1400 bytes takes four frames of 512, and most came after that"
     );
+}
+
+#[test]
+fn a_message_goes_at_once_only_if_nothing_goes_before_it_or_with_it() {
+    let config = Config { dedicated: true, copy_bytes: 900, credit_messages: 40, ..Config::default() };
+    let mut pair = Pair::new(config);
+    let [best, other, reliable] = [(7, false), (8, false), (9, true)]
+        .map(|(epoch, reliable)| pair.ends[0].open(FlowSpec { domain: 1, epoch, channel: 3, reliable, first: 1 }));
+    assert!(!pair.at_once(best, &message(1, 10)), "there is no connection");
+    (0..20).for_each(|_| pair.step(100));
+    let plain = message(1, 10);
+    assert!(!pair.at_once(reliable, &plain), "it may have to be sent again");
+    assert!(!pair.at_once(99, &plain), "there is no such flow");
+    assert!(!pair.at_once(best, &message(1, 901)), "it is not for copying");
+    let deadline = Some(pair.now + MS);
+    for odd in [
+        Outgoing { bundle: 1, ..plain },
+        Outgoing { deadline, ..plain },
+        Outgoing { timestamp_ns: 1, ..plain },
+        Outgoing { launch_ns: 1, ..plain },
+    ] {
+        assert!(!pair.at_once(best, &odd), "{odd:?}");
+    }
+    assert!(pair.at_once(best, &plain));
+    // Another's message waits, then one of its own: it may neither overtake nor be sent with the other.
+    assert_eq!(pair.ends[0].send(other, message(1, 10)), Ok(()));
+    assert!(!pair.at_once(best, &message(2, 10)), "it is another's turn");
+    (0..20).for_each(|_| pair.step(100));
+    assert!(pair.at_once(best, &message(2, 10)));
+    assert_eq!(pair.ends[0].send(best, message(3, 10)), Ok(()));
+    assert!(!pair.at_once(best, &message(4, 10)), "one of its own waits");
+    (0..20).for_each(|_| pair.step(100));
+    // Credit is used up by what nobody has consumed.
+    let sent = (4..100).take_while(|sequence| pair.at_once(best, &message(*sequence, 10))).count();
+    assert_eq!(sent, 40 - 3);
+    let counts = pair.ends[0].counts(best).unwrap();
+    assert!(counts.balance() && counts.accepted == 40, "{counts:?}");
+    assert_eq!((counts.waiting, counts.under_way + counts.delivered), (0, 40), "{counts:?}");
+    // What is to be said goes first; so does what closes the flow.
+    pair.ends[0].close(best);
+    assert!(!pair.at_once(best, &message(41, 10)), "it is closed");
+    (0..200).for_each(|_| pair.step(100));
+    assert_eq!(pair.ends[0].counts(best), None);
+    let closed = pair.told.iter().find_map(|event| match event {
+        Event::Closed { flow, counts } if *flow == best => Some(*counts),
+        _ => None,
+    });
+    assert_eq!(closed.map(|counts| (counts.accepted, counts.delivered)), Some((40, 40)));
+}
+
+#[test]
+fn a_path_that_rests_says_when_it_does_not() {
+    let mut pair = Pair::new(Config::default());
+    (0..20).for_each(|_| pair.step(100));
+    let flow = pair.ends[0].open(FlowSpec { domain: 1, epoch: 7, channel: 3, reliable: false, first: 1 });
+    (0..20).for_each(|_| pair.step(100));
+    // Whoever looks at it only when it does not rest, or at the time it says, misses nothing: here for the answers to what it sends.
+    let (mut looks, mut frames) = (0, 0);
+    for sequence in 1..=50 {
+        assert_eq!(pair.ends[0].send(flow, message(sequence, 64)), Ok(()));
+        for _ in 0..1000 {
+            pair.now += Duration::from_micros(20);
+            for (from, to) in [(0, 1), (1, 0)] {
+                if pair.ends[from].rests(pair.now) {
+                    assert_eq!(pair.ends[from].transmit(pair.now, &mut Vec::new(), &mut Nothing), None);
+                    continue;
+                }
+                looks += 1;
+                let mut frame = Vec::new();
+                while let Some(built) = pair.ends[from].transmit(pair.now, &mut frame, &mut Nothing) {
+                    frames += 1;
+                    frame.resize(built.len, 0);
+                    assert_eq!(pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing).result, Ok(()));
+                    while let Some(event) = pair.ends[to].event() {
+                        if let Event::Message { flow, .. } = event {
+                            pair.ends[to].consumed(flow, 1, 64);
+                        }
+                    }
+                    frame.clear();
+                }
+            }
+        }
+        while pair.ends[0].event().is_some() {}
+    }
+    let counts = pair.ends[0].counts(flow).unwrap();
+    assert_eq!((counts.delivered, counts.under_way), (50, 0), "{counts:?}");
+    assert_eq!(pair.ends[0].stats().lost_frames + pair.ends[0].stats().probes, 0);
+    assert!(frames >= 100 && looks < 20_000, "{frames} frames in {looks} looks of 100,000");
 }

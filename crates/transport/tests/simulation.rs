@@ -222,6 +222,42 @@ fn rows_are_taken_through_all_of_it() {
 }
 
 #[test]
+fn messages_that_come_alone_go_through_all_of_it() {
+    let (mut at_once, mut alone) = (0, 0);
+    for seed in seeds(200) {
+        let mut random = Random(seed ^ 0xa10e);
+        let weather = Weather {
+            lose: [0, 1, 5][seed as usize % 3],
+            repeat: [0, 5][seed as usize / 3 % 2],
+            mix: [0, 5][seed as usize / 6 % 2],
+            cut: [0, 10][seed as usize / 12 % 2],
+            kill: [0, 10][seed as usize / 24 % 2],
+            ..Weather::default()
+        };
+        let config = Config { dedicated: random.percent(50), ..Config::default() };
+        let mut world = World::new(config, random.next(), weather);
+        world.hosts.iter_mut().for_each(|host| host.spares = true);
+        // Each host has sources and sinks, so that there are acknowledgements to be said with what goes.
+        for n in 0..4u128 {
+            let from = n as usize % 2;
+            let todo = (0..400).map(|n| random.below(if n % 10 == 9 { 3000 } else { 300 }) as u32).collect();
+            world.hosts[from].source(n + 1, 7, n > 1, todo);
+            world.hosts[1 - from].sink(n + 1, n > 1);
+            world.hosts[from].reopen(world.hosts[from].sources.len() - 1);
+        }
+        world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
+        for n in 2..4u128 {
+            let sink = &world.hosts[1 - n as usize % 2].sinks[&(n + 1)];
+            assert_eq!(sink.seen, (1..=400).collect::<Vec<_>>(), "seed {seed}");
+        }
+        close_and_check(&mut world);
+        at_once += world.hosts.iter().map(|host| host.alone[0]).sum::<u64>();
+        alone += world.hosts.iter().map(|host| host.alone[1]).sum::<u64>();
+    }
+    assert!(at_once > 1000 && alone > 1000, "{at_once} went at once, {alone} were taken as alone");
+}
+
+#[test]
 fn an_undisturbed_path_loses_and_repeats_nothing() {
     let mut world = World::new(Config::default(), 1, Weather::default());
     world.hosts[0].source(1, 7, true, (0..2000).map(|n| n % 3000).collect());

@@ -356,7 +356,7 @@ impl Hub {
     }
 
     /// Takes a message, or so many as a bundle has, if it has any. Returns how many of them lay in `frame`.
-    fn message(
+    pub(crate) fn message(
         &mut self,
         host: usize,
         now: Duration,

@@ -436,6 +436,13 @@ impl Host {
         }
     }
 
+    /// The flow's number on its path, if what it is given goes there at once.
+    pub(crate) fn flow_at_once(&self, at: usize) -> Option<FlowId> {
+        let flow = self.flows[at].as_ref().filter(|_| self.egress.is_fifo())?;
+        let rests = flow.queued == 0 && flow.backlog.is_empty() && flow.heir.is_none() && !flow.behind;
+        (rests && !flow.lost && !flow.closing).then_some(flow.number)
+    }
+
     /// Gives a message to a flow, by way of the scheduler. `Err`: it was not taken, and why it ends for the flow's sinks.
     pub(crate) fn give(&mut self, now: Duration, at: usize, next: Outgoing) -> Result<(), Count> {
         let Some(flow) = self.flows[at].as_mut() else { return Err(Count::Dropped) };

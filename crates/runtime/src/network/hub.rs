@@ -11,7 +11,7 @@ use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, Incoming, path_config};
-use crate::network::lanes::{FlowId, HOME};
+use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::long_words::LongWords;
 use crate::network::ports::Port;
 use crate::network::scatter::{Loan, is_making};
@@ -23,7 +23,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_transport::{End, Landings, Path, Store};
+use insane_transport::{End, Landings, Lies, Path, Store};
 use insane_wire::id::SinkId;
 use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
@@ -43,7 +43,7 @@ const GLANCE: Duration = Duration::from_micros(200);
 /// A look so soon after the one before, which had something to do, finds no frames if that one took the last.
 const AT_ONCE: Duration = Duration::from_micros(10);
 
-/// How often, while it has nothing to do and does not sleep, it tends links.
+/// How often, while it does not sleep, it tends links.
 const TENDING: Duration = Duration::from_micros(10);
 
 /// How often it looks whether sinks whose turn has not come can have it.
@@ -149,7 +149,7 @@ pub(crate) struct Hub {
     /// How long a port without a way to be woken is left alone now.
     polling: Duration,
     /// When a frame went through such a port last.
-    polled_at: Option<Duration>,
+    pub(crate) polled_at: Option<Duration>,
     pub(crate) unknown: u64,
     /// Sinks and sources of other hosts that do not fit, and why the last did not.
     pub(crate) refusals: u64,
@@ -307,8 +307,11 @@ impl Hub {
             self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE)
         };
         busy |= !drained && self.receive(now);
-        // Looking at what sinks have counted and given back takes it from their caches: not with each look that finds nothing else.
-        if busy || self.sleeps || now >= self.tend_at {
+        if busy {
+            self.domains.iter_mut().for_each(Domain::wake_sinks);
+        }
+        // Looking at what sinks have counted and given back takes it from their caches: not with each look.
+        if self.sleeps || now >= self.tend_at {
             self.tend_at = now + TENDING;
             busy |= self.tend();
         }
@@ -384,7 +387,7 @@ impl Hub {
     }
 
     /// Whether a local source has something for another host.
-    fn has_input(&mut self) -> bool {
+    pub(crate) fn has_input(&mut self) -> bool {
         let mut intakes = self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten());
         intakes.any(|i| i.broken.is_none() && !i.gone && !i.held && i.consumer.ready())
     }
@@ -419,7 +422,9 @@ impl Hub {
         let report = datapath.receive(rx, Some(&mut placer));
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        self.receive_landed(port, now);
+        if !self.ports[port].owners.is_empty() {
+            self.receive_landed(port, now);
+        }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
         self.coming = all.iter().map(|taken| taken.frames().len()).sum();
         for taken in all.drain(..) {
@@ -517,6 +522,14 @@ impl Hub {
         let (control, domains) = (*control_in, &mut self.domains);
         let mut store = Memory { domains, incoming, lane, control, long_words, loan };
         let Some(path) = lanes.path(lane) else { return };
+        if loan.is_none()
+            && let Some(row) = path.receive_alone(now, frame)
+        {
+            let lies = Lies::Frame { token, at: row.at, len: row.len };
+            self.message(host, now, FlowId { lane, number: row.flow }, (&row.message, 0), lies, Some((token, frame)));
+            self.events(host, now, None);
+            return;
+        }
         let receipt = path.receive(now, frame, token, &mut store);
         let used = self.events(host, now, Some((token, frame)));
         if receipt.kept > used {
@@ -533,19 +546,37 @@ impl Hub {
             host.push_waiting();
             busy = true;
         }
+        let mut looked = busy;
         for port in 0..self.ports.len() {
-            busy |= self.transmit_by(port, now);
+            if self.goes_by(port, now) {
+                looked = true;
+                busy |= self.transmit_by(port, now);
+            }
         }
-        for host in 0..self.hosts.len() {
-            self.events(host, now, None);
+        if looked {
+            for host in 0..self.hosts.len() {
+                self.events(host, now, None);
+            }
         }
         busy
     }
 
+    /// Whether something may have to be sent by a port.
+    fn goes_by(&mut self, port: usize, now: Duration) -> bool {
+        let rests = |host: &mut Host| {
+            let lane_rests = |lane: &mut Lane| lane.path.rests(now);
+            host.is_dormant() || (host.egress.waiting() == 0 && host.lanes.lane(port).is_none_or(lane_rests))
+        };
+        !self.ports[port].tx.is_done() || !self.hosts.iter_mut().all(rests)
+    }
+
     fn transmit_by(&mut self, port: usize, now: Duration) -> bool {
-        let mut busy = false;
+        let (mut busy, mut more) = (false, true);
         for _ in 0..8 {
             if self.ports[port].tx.is_done() {
+                if !std::mem::take(&mut more) {
+                    break;
+                }
                 self.ports[port].tx.clear();
                 self.pump(now);
                 let Port { tx, datapath, .. } = &mut self.ports[port];
@@ -570,6 +601,8 @@ impl Hub {
                             (0..alike.frames).for_each(|_| batch.add(alike.len, can));
                         }
                     }
+                    // Otherwise it has no more, unless it was not given all there is.
+                    more |= batch.is_full() || host.egress.waiting() > 0;
                 }
             }
             let Port { datapath, tx, .. } = &mut self.ports[port];
@@ -600,7 +633,7 @@ impl Hub {
         }
     }
 
-    fn note_refused(&mut self, port: usize, now: Duration) {
+    pub(crate) fn note_refused(&mut self, port: usize, now: Duration) {
         let Port { datapath, tx, .. } = &mut self.ports[port];
         let too_large: HashSet<Address> =
             tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();

@@ -109,6 +109,11 @@ impl Source {
 }
 
 impl Sink {
+    /// Whether it takes all that comes, or has not joined yet.
+    pub(crate) fn is_steady(&self) -> bool {
+        self.end.is_none() && !self.detached && (self.joined || !self.open)
+    }
+
     /// Whether a message at a position of the ring is for it.
     pub(crate) fn takes(&self, position: u64) -> bool {
         self.joined && self.end.map_or(!self.detached, |end| position < end)
@@ -138,7 +143,15 @@ impl Intake {
     /// Whether what is on the ring from a source is for the same sinks.
     pub(crate) fn is_steady(&self, source: u32) -> bool {
         let mut routes = self.sources.get(&source).into_iter().flat_map(|s| s.routes.iter());
-        routes.all(|r| r.sinks.iter().all(|s| s.end.is_none() && !s.detached && (s.joined || !s.open)))
+        routes.all(|r| r.sinks.iter().all(Sink::is_steady))
+    }
+
+    /// Lets the producer of a reliable stream know what was given back to it, if anything was.
+    pub(crate) fn give_notice(&mut self) {
+        if std::mem::take(&mut self.returned) && self.reliable {
+            self.consumer.settle();
+            self.consumer.wake();
+        }
     }
 
     /// Whether nothing of it is in use any more.

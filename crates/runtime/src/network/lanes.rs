@@ -45,6 +45,11 @@ impl Lanes {
         self.0.get(lane).and_then(Option::as_ref)
     }
 
+    /// As [`Self::get`], to be sent along.
+    pub(crate) fn lane(&mut self, lane: usize) -> Option<&mut Lane> {
+        self.0.get_mut(lane).and_then(Option::as_mut)
+    }
+
     /// The path of one lane.
     pub(crate) fn path(&mut self, lane: usize) -> Option<&mut Path> {
         self.0.get_mut(lane).and_then(Option::as_mut).map(|lane| &mut lane.path)

@@ -3,6 +3,7 @@
 use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
 use crate::network::hub::Hub;
+use crate::network::intake::Intake;
 use crate::network::lanes::HOME;
 use crate::network::ports::Port;
 use insane_shm::counters::Count;
@@ -57,17 +58,33 @@ impl Hub {
     }
 
     fn take_from(&mut self, domain: usize, link: usize, now: Duration) -> bool {
-        let mut taken = 0;
-        let clock = Clock::default();
-        let mut run = Run::default();
+        let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
+        if intake.broken.is_some() || !intake.consumer.ready() {
+            intake.held = false;
+            intake.consumer.settle_if_short();
+            intake.give_notice();
+            return false;
+        }
         if self.is_held(domain, link) {
             return false;
         }
+        let mut taken = 0;
+        let clock = Clock::default();
+        let mut run = Run::default();
         while taken < BURST {
             let Some(intake) = self.domains[domain].intakes[link].as_mut().filter(|l| l.broken.is_none()) else {
                 break;
             };
-            match intake.consumer.poll() {
+            let polled = intake.consumer.poll();
+            if taken == 0
+                && let Ok(Some(delivery)) = &polled
+                && self.send_at_once(domain, link, now, delivery)
+            {
+                taken = 1;
+                continue;
+            }
+            let Some(intake) = self.domains[domain].intakes[link].as_mut() else { break };
+            match polled {
                 Ok(Some(delivery)) => {
                     let larger = intake.is_plain_larger(&delivery.descriptor);
                     let takes = run.takes(&delivery.descriptor, larger);
@@ -107,13 +124,7 @@ impl Hub {
             }
         }
         self.send_run(domain, link, now, &clock, &mut run);
-        if let Some(intake) = self.domains[domain].intakes[link].as_mut()
-            && std::mem::take(&mut intake.returned)
-            && intake.reliable
-        {
-            intake.consumer.settle();
-            intake.consumer.wake();
-        }
+        self.domains[domain].intakes[link].iter_mut().for_each(Intake::give_notice);
         taken > 0
     }
 

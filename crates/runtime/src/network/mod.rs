@@ -26,6 +26,7 @@
 
 mod account;
 mod addresses;
+mod alone;
 mod burst;
 mod control;
 mod directory;

@@ -19,6 +19,7 @@ use insane_shm::wait::WakeNeed;
 use insane_wire::frame::record::bundle_longest;
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
+use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -647,8 +648,8 @@ impl Domain {
     }
 
     /// The links to which a message of a source goes.
-    pub(crate) fn takers(&self, source: usize, sequence: u64) -> Vec<usize> {
-        let mut outlets: Vec<usize> = Vec::with_capacity(4);
+    pub(crate) fn takers(&self, source: usize, sequence: u64) -> SmallVec<[usize; 8]> {
+        let mut outlets = SmallVec::new();
         for tap in self.remotes[source].iter().flat_map(|remote| &remote.taps).filter(|tap| tap.wants(sequence)) {
             outlets.extend(tap.outlet.filter(|o| !outlets.contains(o)));
         }
@@ -675,7 +676,7 @@ impl Domain {
         }
         let cap = self.link_cap();
         let Some(remote) = self.remotes[source].as_mut() else { return };
-        let mut outlets: Vec<usize> = Vec::with_capacity(4);
+        let mut outlets = SmallVec::<[usize; 8]>::new();
         for tap in &mut remote.taps {
             match tap.state {
                 TapState::Open if tap.wants(d.sequence) => {
@@ -768,9 +769,6 @@ impl Domain {
             let Some(outlet) = self.outlets[at].as_mut() else { continue };
             busy |= outlet.reclaim(&mut self.slab) > 0;
             busy |= outlet.is_behind() && self.flush_backlog(at);
-            if let Some(outlet) = self.outlets[at].as_mut().filter(|o| o.unwoken) {
-                outlet.wake();
-            }
         }
         for source in 0..self.remotes.len() {
             let (mut messages, mut bytes) = (0, 0u64);
@@ -812,7 +810,13 @@ impl Domain {
                 self.close_remote(source);
             }
         }
+        self.wake_sinks();
         busy
+    }
+
+    /// Wakes the sessions that sleep on links on which something was put.
+    pub(crate) fn wake_sinks(&mut self) {
+        self.outlets.iter_mut().flatten().filter(|outlet| outlet.unwoken).for_each(Outlet::wake);
     }
 
     fn is_through(&self, source: usize) -> bool {

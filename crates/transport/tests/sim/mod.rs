@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use insane_transport::{
-    Config, Counts, End, Event, Fit, FlowSpec, Gather, Landings, Lies, Outgoing, Path, Payloads, Rest, SendError, Store,
+    Config, Counts, End, Event, Fit, FlowSpec, Gather, Landings, Lies, Outgoing, Path, Payloads, Rest, Row, SendError,
+    Store,
 };
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_prefix};
 
@@ -144,6 +145,13 @@ pub(crate) struct Host {
     pub(crate) placed: u64,
     pub(crate) strays: u64,
     pub(crate) rows: u64,
+    /// When it was last looked at, and what has gone at once since.
+    now: Duration,
+    at_once: Vec<Vec<u8>>,
+    /// How many messages went at once, and how many were taken that came alone.
+    pub(crate) alone: [u64; 2],
+    /// Its clients emit a message now and then, by itself.
+    pub(crate) spares: bool,
 }
 
 /// The receiver's memory.
@@ -216,6 +224,10 @@ impl Host {
             placed: 0,
             strays: 0,
             rows: 0,
+            now,
+            at_once: Vec::new(),
+            alone: [0; 2],
+            spares: false,
         }
     }
 
@@ -294,6 +306,21 @@ impl Host {
         Ok(())
     }
 
+    /// Gives a flow a message that goes at once, if it can.
+    fn give_at_once(&mut self, n: usize, flow: u32, sequence: u64, len: u32) -> bool {
+        let (message, epoch) = (Outgoing { len, sequence, ..Outgoing::default() }, self.sources[n].epoch);
+        let (mut frame, before) = (Vec::new(), self.path.counts(flow));
+        let fill = |out: &mut Vec<u8>| out.extend(payload(epoch, sequence, len));
+        let Some(built) = self.path.send_at_once(self.now, flow, &message, &mut frame, fill) else {
+            assert!(frame.is_empty() && self.path.counts(flow) == before, "something was done");
+            return false;
+        };
+        assert!(built == frame.len() && built <= self.config.frame_limit && !self.sources[n].reliable);
+        self.at_once.push(frame);
+        self.alone[0] += 1;
+        true
+    }
+
     /// Gives a flow the messages that are next as one; how many those were. Now and then one is longer than a frame.
     fn give_bundle(&mut self, n: usize, flow: u32, most: usize) -> Option<Result<u16, SendError>> {
         let source = &self.sources[n];
@@ -324,13 +351,14 @@ impl Host {
     pub(crate) fn clients(&mut self, random: &mut Random) {
         for n in 0..self.sources.len() {
             let Some(flow) = self.sources[n].flow else { continue };
-            for _ in 0..random.below(12) {
+            let most = if self.spares { u64::from(random.percent(20)) } else { random.below(12) };
+            for _ in 0..most {
                 let source = &self.sources[n];
                 // A reliable source waits when it has as much out as its slots allow.
                 if source.reliable && source.retained.len() >= 64 {
                     break;
                 }
-                if random.percent(50) {
+                if !self.spares && random.percent(50) {
                     match self.give_bundle(n, flow, 1 + random.below(64) as usize) {
                         Some(Ok(count)) => {
                             let source = &mut self.sources[n];
@@ -348,6 +376,14 @@ impl Host {
                 }
                 let source = &self.sources[n];
                 let (Some(&len), sequence) = (source.todo.front(), source.next) else { break };
+                if random.percent(50) && self.give_at_once(n, flow, sequence, len) {
+                    let source = &mut self.sources[n];
+                    *source.ends.entry(End::Sent).or_default() += 1;
+                    source.emitted += 1;
+                    source.todo.pop_front();
+                    source.next += 1;
+                    continue;
+                }
                 let given = self.give(n, flow, sequence, len);
                 let source = &mut self.sources[n];
                 match given {
@@ -449,7 +485,8 @@ impl Host {
 
     /// The frames that go now, whole.
     pub(crate) fn frames(&mut self, now: Duration) -> Vec<Vec<u8>> {
-        let (mut out, mut frames) = (Vec::new(), Vec::new());
+        let (mut out, mut frames) = (Vec::new(), core::mem::take(&mut self.at_once));
+        self.now = now;
         while let Some(built) = self.path.transmit(now, &mut out, &mut self.payloads) {
             let mut frame = core::mem::take(&mut out);
             if let Some(Gather { token, offset, len }) = built.gather {
@@ -472,8 +509,17 @@ impl Host {
     }
 
     pub(crate) fn arrive(&mut self, now: Duration, frame: Vec<u8>) {
+        self.now = now;
         self.memory.next += 1;
         let token = self.memory.next;
+        if token.is_multiple_of(2)
+            && let Some(row) = self.path.receive_alone(now, &frame)
+        {
+            assert_eq!(row.count, 1);
+            self.alone[1] += 1;
+            self.take_row(&row, &frame, frame.len());
+            return;
+        }
         let receipt = self.path.receive(now, &frame, token, &mut self.memory);
         if receipt.kept > 0 {
             self.memory.frames.insert(token, (frame, receipt.kept));
@@ -486,13 +532,17 @@ impl Host {
         let rest: Vec<u8> = frames[1..].iter().take_while(|frame| frame.len() == stride).flatten().copied().collect();
         let Some(row) = self.path.receive_alike(now, &frames[0], &rest, stride) else { return 0 };
         self.rows += 1;
+        self.take_row(&row, &rest, stride);
+        row.count.into()
+    }
+
+    fn take_row(&mut self, row: &Row, frames: &[u8], stride: usize) {
         let epoch = self.flows[&row.flow];
         for (message, at) in row.messages(stride) {
-            let is = rest[at..at + row.len].iter().copied();
+            let is = frames[at..at + row.len].iter().copied();
             assert!(payload(epoch, message.sequence, row.len as u32).eq(is), "message {} is changed", message.sequence);
             self.hand_over(epoch, (row.flow, message.sequence, row.len as u64));
         }
-        row.count.into()
     }
 
     /// Receives frames that came at one instant as a datapath with joined receive does, which places payloads by the head of
