@@ -311,7 +311,8 @@ impl Default for RxBatch {
 pub struct RxReport {
     /// Frames, counted one by one.
     pub frames: usize,
-    /// There may be more: the batch's limit was met or its slots have run out.
+    /// There may be more: the batch's limit was met or its slots have run out. Without it there may still be more if what came had come
+    /// alone for a while, and nobody has looked for others.
     pub more: bool,
 }
 

@@ -73,6 +73,9 @@ pub struct UdpDatapath {
     filling: Vec<Slot>,
     /// How many messages of `into` are as they were made for slots, for nothing came.
     offered: usize,
+    /// How many looks in a row have brought one frame each, and whether the last of them has left it open if there were more.
+    lone: u8,
+    left_open: bool,
     peeked: [u8; PEEK_BYTES],
     overruns: u32,
 }
@@ -96,6 +99,8 @@ impl UdpDatapath {
             runs: Vec::new(),
             filling: Vec::new(),
             offered: 0,
+            lone: 0,
+            left_open: false,
             peeked: [0; PEEK_BYTES],
             overruns: 0,
         }

@@ -11,12 +11,16 @@ use crate::{SLOT_BYTES, UdpDatapath};
 /// How many slots the first call offers: most calls find little.
 const FIRST: usize = 2;
 
+/// After so many looks in a row that brought one frame each, a look is for one and no more, and the one after it for all there are.
+const LONE: u8 = 4;
+
 impl UdpDatapath {
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
         let mut report = RxReport::default();
-        let (mut pieces, mut want) = (0, FIRST);
+        let alone = self.lone >= LONE && !self.left_open;
+        let (mut pieces, mut want) = (0, if alone { 1 } else { FIRST });
         let before = batch.taken.len();
         while pieces < batch.limit {
             if let Some(place) = place.as_deref_mut().filter(|place| place.expects()) {
@@ -38,13 +42,25 @@ impl UdpDatapath {
             let offered = want.min(batch.limit - pieces).min(MAX_MESSAGES);
             let Some((came, offered)) = self.receive_slots(batch, offered, &mut report) else { break };
             pieces += came;
-            if came < offered {
+            if came < offered || (alone && pieces == 1 && report.frames == 1) {
+                self.note_lone(report.frames, came == offered);
                 return report;
             }
             want = MAX_MESSAGES;
         }
         report.more = true;
+        self.lone = 0;
         report
+    }
+
+    /// Notes how many frames a look has brought, and whether it has left it open if there were more.
+    fn note_lone(&mut self, frames: usize, open: bool) {
+        match frames {
+            0 => {}
+            1 => self.lone = self.lone.saturating_add(1),
+            _ => self.lone = 0,
+        }
+        self.left_open = open;
     }
 
     /// Receives into up to `want` slots; says how many pieces came, and how many slots were offered. `None` without slots,

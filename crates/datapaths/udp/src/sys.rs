@@ -1,5 +1,5 @@
 //! The system calls that no safe crate offers as they are needed: `sendmmsg` with a segment size of its own for each
-//! message, `recvmmsg` into memory that is named by address, and three socket options (see ADR 11).
+//! message, `recvmmsg` and `recvmsg` into memory that is named by address, and three socket options (see ADR 11).
 //!
 //! Invariants:
 //! - `INV-UDP-1` Every address in an `iovec` is of memory that stays mapped during the call: a batch's own bytes, a piece
@@ -153,27 +153,53 @@ impl Messages {
         self.headers.push(header);
     }
 
-    /// Sends them from number `from` on, without waiting; says how many went.
+    /// Sends them from number `from` on, without waiting; says how many went. A single one goes by the call that has the least to look
+    /// at: `send` takes a tenth less time than `sendmmsg`.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
         let headers = &mut self.headers[from..];
+        if let [one] = headers {
+            let message = &one.msg_hdr;
+            let plain = message.msg_namelen == 0 && message.msg_controllen == 0 && message.msg_iovlen == 1;
+            let sent = if plain {
+                // SAFETY: INV-UDP-2, there is one `iovec`; INV-UDP-1.
+                unsafe {
+                    let piece = message.msg_iov.read();
+                    libc::send(socket.as_raw_fd(), piece.iov_base, piece.iov_len, libc::MSG_DONTWAIT)
+                }
+            } else {
+                // SAFETY: INV-UDP-1 and INV-UDP-2.
+                unsafe { libc::sendmsg(socket.as_raw_fd(), message, libc::MSG_DONTWAIT) }
+            };
+            return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
+        }
         let count = headers.len() as libc::c_uint;
         // SAFETY: INV-UDP-1 and INV-UDP-2.
         let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives into them without waiting; says how many came, 0 if nothing is there.
+    /// Receives into them without waiting; says how many came, 0 if nothing is there. Into a single one by the call that looks for no
+    /// other: a quarter less time.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<usize> {
+        if let [one] = &mut self.headers[..] {
+            let (fd, flags) = (socket.as_raw_fd(), flags | libc::MSG_DONTWAIT);
+            // SAFETY: INV-UDP-1 and INV-UDP-2.
+            let came = unsafe { libc::recvmsg(fd, &raw mut one.msg_hdr, flags) };
+            return match libc::c_uint::try_from(came) {
+                Ok(len) => {
+                    one.msg_len = len;
+                    Ok(1)
+                }
+                Err(_) => nothing_or_error(),
+            };
+        }
         let (count, flags) = (self.headers.len() as libc::c_uint, flags | libc::MSG_DONTWAIT);
         let (fd, headers) = (socket.as_raw_fd(), self.headers.as_mut_ptr());
         // SAFETY: INV-UDP-1 and INV-UDP-2; no time-out is given.
         let came = unsafe { libc::recvmmsg(fd, headers, count, flags, core::ptr::null_mut()) };
         match usize::try_from(came) {
             Ok(came) => Ok(came),
-            Err(_) => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
-                e => Err(e),
-            },
+            Err(_) => nothing_or_error(),
         }
     }
 
@@ -201,6 +227,14 @@ impl Messages {
         }
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
         Arrived { len: header.msg_len as usize, truncated, from: read_name(&self.names[n]), segment, overruns }
+    }
+}
+
+/// What the last call's refusal to receive means.
+fn nothing_or_error() -> io::Result<usize> {
+    match io::Error::last_os_error() {
+        e if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        e => Err(e),
     }
 }
 

@@ -295,3 +295,35 @@ fn there_is_no_line_where_the_route_has_another_source() {
         assert_eq!((a.lines(), take_numbers(&mut b, 1).len()), (0, 1));
     }
 }
+
+#[test]
+fn who_was_sent_one_frame_at_a_time_misses_none_when_several_come_at_once() {
+    for address in ["127.0.0.1", "::1"] {
+        let (mut a, mut b, mut c) = (open(local(address)), open(local(address)), open(local(address)));
+        let [at_a, at_b, at_c] = [&a, &b, &c].map(|end| end.address().unwrap());
+        let free = (0..16).map(|id| Slot::owned(id, b.capabilities().slot_bytes)).collect();
+        let mut batch = RxBatch { free, limit: 16, ..RxBatch::default() };
+        let mut look = |b: &mut UdpDatapath| {
+            let frames = b.receive(&mut batch, None).frames;
+            let from: Vec<Address> = batch.taken.iter().map(|taken| taken.from).collect();
+            batch.free.extend(batch.taken.drain(..).map(|taken| taken.slot));
+            (frames, from)
+        };
+        for round in 0..3 {
+            for n in 0..12 {
+                send_numbers(&mut a, &[at_b]);
+                assert_eq!(look(&mut b), (1, vec![at_a]), "{address}, round {round}, frame {n}");
+                // Now and then it is looked whether there are more.
+                assert!(n % 3 == 0 || look(&mut b) == (0, vec![]), "{address}, round {round}, frame {n}");
+            }
+            // From two senders, so that the kernel does not join them: the first alone, then all that were behind it at once.
+            for _ in 0..3 {
+                send_numbers(&mut a, &[at_b]);
+                send_numbers(&mut c, &[at_b]);
+            }
+            assert_eq!(look(&mut b), (1, vec![at_a]));
+            assert_eq!(look(&mut b), (5, vec![at_c, at_a, at_c, at_a, at_c]));
+            assert_eq!(look(&mut b), (0, vec![]));
+        }
+    }
+}
