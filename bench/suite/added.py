@@ -109,8 +109,8 @@ def listed(cells: Iterable[Cell], four_cores: bool) -> list[str]:
 
 
 def by_round(table: Table, hop: dict[int, float], variant: str, waiting: str, base: str | None = None) -> dict[int, Parts]:
-    """The parts, in every round that has all of what they are made of. `base` is the variant that says which bare one is beside it,
-    if that is another."""
+    """The parts, in every round that has all of what they are made of. `base` is the variant of which the bare one is beside
+    it, if that is another."""
     ours, bare = _ours(table, variant, waiting), _bare(table, variant if base is None else base, waiting)
     calls, spinning = _calls(table, waiting), _calls(table, "spin")
     if ours is None or bare is None or calls is None or spinning is None:

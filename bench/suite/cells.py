@@ -27,7 +27,7 @@ BYPASS = ("xdp", "dpdk-memif", "dpdk-af-packet", "dpdk-af-xdp", "xdp-scattered",
 
 
 def polled(variant: str) -> str:
-    """The variant of INSANE over the same datapath in which each end polls for its own runtime: two cores are enough then."""
+    """The variant of INSANE over the same datapath in which each end polls for its own runtime: two cores are enough."""
     return f"{variant}-polled".lstrip("-")
 
 

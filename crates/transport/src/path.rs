@@ -476,11 +476,6 @@ impl Path {
         path
     }
 
-    /// Something may be due earlier than it was, or at once.
-    pub(crate) fn stir(&mut self) {
-        self.quiet_until = Duration::ZERO;
-    }
-
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;

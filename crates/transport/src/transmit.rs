@@ -160,6 +160,12 @@ impl Path {
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
+    /// Something may be due earlier than it was, or at once.
+    #[inline]
+    pub(crate) fn stir(&mut self) {
+        self.quiet_until = Duration::ZERO;
+    }
+
     /// Whether there is nothing to send, nothing due and no event, so that [`Path::transmit`] would find nothing. Most looks find that, and
     /// that nothing has happened since the one before: it costs a few instructions then. `false` may be wrong, as long as nobody has
     /// called [`Path::transmit`].

@@ -263,7 +263,6 @@ impl Hub {
                 }
                 continue;
             }
-            self.drained = self.drained.filter(|_| sleeps);
             if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
                 let woken = self.sleep(now);
                 // More patience, as long as some more would have saved the sleep; less once it is in vain.
@@ -320,6 +319,10 @@ impl Hub {
             self.chores(now);
         }
         self.chores_due |= busy;
+        if !busy {
+            // Whoever looks again because there was nothing looks at everything.
+            self.drained = self.drained.filter(|_| self.sleeps);
+        }
         busy
     }
 
