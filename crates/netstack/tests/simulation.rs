@@ -159,6 +159,14 @@ proptest! {
     }
 }
 
+/// Whether a datagram is one that was sent but for changes that UDP's checksum cannot see: a bit that was set and another, in the same
+/// place of another 16-bit word, that was cleared. Of large datagrams two fragments may be changed, and one in 32 such pairs is of that kind.
+fn is_hidden(sent: &[u8], got: &[u8]) -> bool {
+    let changed = sent.iter().zip(got).map(|(sent, got)| (sent ^ got).count_ones()).sum::<u32>();
+    let same_sum = insane_netstack::checksum::of(sent) == insane_netstack::checksum::of(got);
+    sent.len() == got.len() && (2..=4).contains(&changed) && same_sum
+}
+
 /// Sends datagrams of these sizes; how many have not arrived.
 fn datagrams(seed: u64, faults: Faults, six: bool, sizes: &[usize]) -> Result<usize, TestCaseError> {
     let mut link = Link::new(seed, faults);
@@ -179,7 +187,8 @@ fn datagrams(seed: u64, faults: Faults, six: bool, sizes: &[usize]) -> Result<us
         link.step();
     }
     for got in &link.got[1] {
-        prop_assert!(sent.contains(got), "{} bytes that nobody sent", got.len());
+        let found = sent.contains(got) || sent.iter().any(|sent| is_hidden(sent, got));
+        prop_assert!(found, "{} bytes that nobody sent", got.len());
     }
     prop_assert!(link.engines.iter().all(|engine| engine.stats().adds_up()));
     Ok(sent.iter().filter(|sent| !link.got[1].contains(sent)).count())

@@ -603,7 +603,6 @@ impl Path {
             State::Open | State::Opening if self.peer.is_some() => {
                 out.state = State::Closing;
                 self.control.push_back(Content::Close(flow));
-                self.stir();
             }
             // The peer knows nothing of it.
             State::Opening | State::Refused | State::Open => self.finish(flow),
