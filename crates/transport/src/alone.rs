@@ -32,8 +32,8 @@ impl Path {
         }
         let limit = self.frame_limit();
         let source = self.out.get_mut(&flow).filter(|source| source.goes_at_once())?;
-        let header = Header { connection: peer.send, counter: self.counter, ..Header::default() };
-        let header = Header { domain: source.spec.domain, sent_us: now.as_micros() as u32, ..header };
+        let (domain, sent_us) = (source.spec.domain, now.as_micros() as u32);
+        let header = Header { domain, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
         let mut frame = FrameBuilder::new(out, header, limit);
         if !frame.message_from(&on_the_wire(flow, source.end(), message, now), message.len as usize, fill) {
             frame.abandon();
@@ -44,8 +44,7 @@ impl Path {
         if !self.ticking {
             (self.ticking, self.next_tick) = (true, now + TICK);
         }
-        self.in_parts = false;
-        self.pattern.forget();
+        self.nothing_follows();
         self.stir();
         let contents = self.spare.pop().unwrap_or_default();
         self.register(now, len, true, contents);
@@ -55,9 +54,7 @@ impl Path {
     /// Takes a frame that carries one whole message and nothing else, if both are the next and no event waits: as
     /// [`Path::receive_alike`] takes those that follow it. `None`, with nothing done: it is for [`Path::receive`].
     pub fn receive_alone(&mut self, now: Duration, frame: &[u8]) -> Option<Row> {
-        let (head, len) = lone_head(frame).filter(|_| !self.config.checked)?;
-        let header = Header::read(&head).ok()?;
-        let (message, ..) = Records::peek(&head)?;
+        let (_, header, message, len) = self.read_lone(frame)?;
         // The first of a connection is not looked for here: nothing was seen that it could come after. And what has come before and was
         // not handled yet goes before it.
         let next = self.seen.largest() > 0 && header.counter == self.seen.largest() + 1;
@@ -65,6 +62,14 @@ impl Path {
             return None;
         }
         self.take_row(now, &header, message, 1, len)
+    }
+
+    /// What a frame says that carries one whole message and nothing else: its head, what stands there, and the size of the payload.
+    #[inline]
+    pub(crate) fn read_lone(&self, frame: &[u8]) -> Option<([u8; LONE_BYTES], Header, Message, usize)> {
+        let (head, len) = lone_head(frame).filter(|_| !self.config.checked)?;
+        let (message, ..) = Records::peek(&head)?;
+        Some((head, Header::read(&head).ok()?, message, len))
     }
 
     /// Takes the next messages of a flow, which came in as many frames that are the next.

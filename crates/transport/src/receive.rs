@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
-use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, lone_head, parse};
+use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
@@ -162,10 +162,8 @@ impl Path {
     /// are like it: each with the next message of its flow, whole, and nothing else. `before` is that frame. What it returns is to be
     /// handled before any event. `None`: the next frame is to be received by itself.
     pub fn receive_alike(&mut self, now: Duration, before: &[u8], rest: &[u8], stride: usize) -> Option<Row> {
-        let (head, len) = lone_head(before).filter(|_| !self.config.checked)?;
+        let (head, header, message, len) = self.read_lone(before)?;
         let count = u16::try_from(followers(&head, rest, stride)).unwrap_or(u16::MAX);
-        let header = Header::read(&head).ok()?;
-        let (message, ..) = Records::peek(&head)?;
         // It was taken, and nothing came after it.
         if count == 0 || self.seen.largest() != header.counter {
             return None;

@@ -80,14 +80,6 @@ pub(crate) struct Pattern {
     head: Vec<u8>,
 }
 
-impl Pattern {
-    /// What follows is not like the last frame.
-    #[inline]
-    pub(crate) fn forget(&mut self) {
-        self.size = 0;
-    }
-}
-
 impl Path {
     /// Builds the next frame at the end of `out`; `None` when there is nothing to send now. Small payloads are copied by
     /// `payloads`, one large one may have to be gathered behind what is in the buffer ([`Built::gather`]).
@@ -105,7 +97,7 @@ impl Path {
             return Some(self.build_hello(now, out));
         }
         let Some(peer) = self.peer.filter(|_| !self.has_nothing(now)) else {
-            (self.in_parts, self.pattern.size) = (false, 0);
+            self.nothing_follows();
             // A thread that is held up for longer than that is to find out ([`Path::on_time`]).
             let most = now + self.config.silence / 4;
             self.quiet_until = self.timeout().map_or(most, |at| at.min(most));
@@ -133,7 +125,7 @@ impl Path {
         let mut domain = None;
         self.add_control(&mut frame, &mut contents, &mut domain);
         let (mut gather, mut large) = (None, false);
-        (self.in_parts, self.pattern.size) = (false, 0);
+        self.nothing_follows();
         if data {
             (gather, large) = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
         }
@@ -158,6 +150,12 @@ impl Path {
         self.register(now, len, eliciting, contents);
         let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
+    }
+
+    /// What goes next is no further part of a message, nor like the last frame.
+    #[inline]
+    pub(crate) fn nothing_follows(&mut self) {
+        (self.in_parts, self.pattern.size) = (false, 0);
     }
 
     /// Something may be due earlier than it was, or at once.

@@ -189,21 +189,25 @@ fn payloads_that_were_placed_too_early_are_put_right() {
     assert!(placed > 0 && strays > 0, "{placed} placed, {strays} strays");
 }
 
+/// What befalls frames in all of it: every combination of loss, repetition, mixing, cuts and kills, by the seed.
+fn all_of_it(seed: u64) -> Weather {
+    Weather {
+        lose: [0, 1, 5][seed as usize % 3],
+        repeat: [0, 5][seed as usize / 3 % 2],
+        mix: [0, 5][seed as usize / 6 % 2],
+        cut: [0, 10][seed as usize / 12 % 2],
+        kill: [0, 10][seed as usize / 24 % 2],
+        ..Weather::default()
+    }
+}
+
 #[test]
 fn rows_are_taken_through_all_of_it() {
     let mut rows = 0;
     for seed in seeds(200) {
         let mut random = Random(seed ^ 0x4035);
-        let weather = Weather {
-            lose: [0, 1, 5][seed as usize % 3],
-            repeat: [0, 5][seed as usize / 3 % 2],
-            mix: [0, 5][seed as usize / 6 % 2],
-            cut: [0, 10][seed as usize / 12 % 2],
-            kill: [0, 10][seed as usize / 24 % 2],
-            ..Weather::default()
-        };
         let config = Config { dedicated: random.percent(50), ..Config::default() };
-        let mut world = World::new(config, random.next(), weather);
+        let mut world = World::new(config, random.next(), all_of_it(seed));
         for n in 0..3u128 {
             let size = [800, 1024, 1400][n as usize];
             let todo = (0..200).map(|_| if random.percent(2) { 8 * random.below(300) as u32 } else { size }).collect();
@@ -226,16 +230,8 @@ fn messages_that_come_alone_go_through_all_of_it() {
     let (mut at_once, mut alone) = (0, 0);
     for seed in seeds(200) {
         let mut random = Random(seed ^ 0xa10e);
-        let weather = Weather {
-            lose: [0, 1, 5][seed as usize % 3],
-            repeat: [0, 5][seed as usize / 3 % 2],
-            mix: [0, 5][seed as usize / 6 % 2],
-            cut: [0, 10][seed as usize / 12 % 2],
-            kill: [0, 10][seed as usize / 24 % 2],
-            ..Weather::default()
-        };
         let config = Config { dedicated: random.percent(50), ..Config::default() };
-        let mut world = World::new(config, random.next(), weather);
+        let mut world = World::new(config, random.next(), all_of_it(seed));
         world.hosts.iter_mut().for_each(|host| host.spares = true);
         // Each host has sources and sinks, so that there are acknowledgements to be said with what goes.
         for n in 0..4u128 {
