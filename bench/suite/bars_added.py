@@ -10,7 +10,7 @@ from .bars_hosts import FEW_CORES, POLLED
 from .bars_kinds import Table, Verdict, shown
 from .cells import WAITING_CLASSES, polled
 from .rows import hops
-from .stats import Interval, against_limit, median_interval
+from .stats import against_limit, median_interval
 
 if TYPE_CHECKING:
     from .bars import Judge
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: What may be added over memif beyond the link hops, in µs, by spinning ends.
 ALLOWANCE_US = 0.25
 JUDGED = ("dpdk-memif", "spin")
+BAR = f"≤ {HOPS_A_WAY} link hops + {ALLOWANCE_US * 1e3:g} ns"
 
 
 class Added:
@@ -43,7 +44,7 @@ class Added:
     def _row(self, variant: str, waiting: str) -> None:
         judged = (variant, waiting) == JUDGED
         what = f"added per packet and direction over {PAIRS[variant][2]}, {waiting}, two hosts"
-        bar = f"≤ {HOPS_A_WAY} link hops + {ALLOWANCE_US * 1e3:g} ns" if judged else "reported"
+        bar = BAR if judged else "reported"
         if waiting == "spin" and not self.judge.four_cores:
             self._say(what, bar, FEW_CORES, "not measured")
             return
@@ -53,29 +54,27 @@ class Added:
             return
         words, verdict = self._words(found), "reported"
         if judged:
-            interval = self._shares(found)
-            words, verdict = f"{shown(interval)} of that sum; {words}", against_limit(interval, 1.0, True)
+            words, verdict = self._against_bar(found, words)
         self._say(what, bar, words, verdict)
 
     def _polled(self, variant: str) -> None:
         """Where each end polls for its own runtime there are no hops from core to core, and nothing to tell apart."""
         what, judged = f"added per packet and direction over {PAIRS[variant][2]}, {POLLED}, two hosts", variant == JUDGED[0]
-        bar = f"≤ {HOPS_A_WAY} link hops + {ALLOWANCE_US * 1e3:g} ns" if judged else "reported"
+        bar = BAR if judged else "reported"
         found = by_round(self.table, self.hop, polled(variant), "spin", variant)
         if not found:
             self._say(what, bar, "not part of this run, or absent for the reason below", "not measured")
             return
-        added = shown(median_interval([each.added for each in found.values()], self.judge.rng), "µs")
-        if not judged:
-            self._say(what, bar, added, "reported")
-            return
-        interval = self._shares(found)
-        self._say(what, bar, f"{shown(interval)} of that sum; {added}", against_limit(interval, 1.0, True))
+        words, verdict = shown(median_interval([each.added for each in found.values()], self.judge.rng), "µs"), "reported"
+        if judged:
+            words, verdict = self._against_bar(found, words)
+        self._say(what, bar, words, verdict)
 
-    def _shares(self, found: dict[int, Parts]) -> Interval:
-        """What is added, of what may be."""
-        limits = [each.added / (HOPS_A_WAY * self.hop[number] / 1e3 + ALLOWANCE_US) for number, each in found.items()]
-        return median_interval(limits, self.judge.rng)
+    def _against_bar(self, found: dict[int, Parts], words: str) -> tuple[str, str]:
+        """What is added, of what may be, before these words; and the verdict."""
+        shares = [each.added / (HOPS_A_WAY * self.hop[number] / 1e3 + ALLOWANCE_US) for number, each in found.items()]
+        interval = median_interval(shares, self.judge.rng)
+        return f"{shown(interval)} of that sum; {words}", against_limit(interval, 1.0, True)
 
     def _words(self, found: dict[int, Parts]) -> str:
         told = intervals(found.values(), self.judge.rng)
