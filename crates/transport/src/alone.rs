@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use insane_wire::frame::record::{Message, Records};
-use insane_wire::frame::{FrameBuilder, Header, LONE_BYTES, lone_head};
+use insane_wire::frame::record::Message;
+use insane_wire::frame::{Header, LONE_BYTES, build_lone, lone_head, read_lone};
 
 use crate::config::Outgoing;
 use crate::inflow::Verdict;
 use crate::outflow::on_the_wire;
 use crate::path::{Event, Path, Row, TICK};
+use crate::rtt::SOONEST;
 
 impl Path {
     /// Builds a frame at the end of `out` with a message that is to go at once and nothing else, past its flow's queue; `fill` appends its
@@ -27,25 +28,24 @@ impl Path {
         let peer = self.peer?;
         let plain = message.deadline.is_none() && message.timestamp_ns == 0 && message.launch_ns == 0;
         let small = message.bundle == 0 && message.len <= self.config.copy_bytes;
-        if !plain || !small || self.config.checked || self.has_something(now) || !self.may_send(now) {
+        let goes = self.congestion.has_plenty() || self.may_send(now);
+        if !plain || !small || self.config.checked || self.has_something(now) || !goes {
             return None;
         }
         let limit = self.frame_limit();
         let source = self.out.get_mut(&flow).filter(|source| source.goes_at_once())?;
         let (domain, sent_us) = (source.spec.domain, now.as_micros() as u32);
         let header = Header { domain, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
-        let mut frame = FrameBuilder::new(out, header, limit);
-        if !frame.message_from(&on_the_wire(flow, source.end(), message, now), message.len as usize, fill) {
-            frame.abandon();
-            return None;
-        }
-        let len = frame.finish();
+        let head = on_the_wire(flow, source.end(), message, now);
+        let len = build_lone(out, &header, &head, (message.len as usize, limit), fill)?;
         source.went_at_once(message);
         if !self.ticking {
             (self.ticking, self.next_tick) = (true, now + TICK);
+            self.stir_at(self.next_tick);
         }
         self.nothing_follows();
-        self.stir();
+        // Its acknowledgement is not waited for in vain sooner.
+        self.stir_at(now + SOONEST);
         let contents = self.spare.pop().unwrap_or_default();
         self.register(now, len, true, contents);
         Some(len)
@@ -68,8 +68,8 @@ impl Path {
     #[inline]
     pub(crate) fn read_lone(&self, frame: &[u8]) -> Option<([u8; LONE_BYTES], Header, Message, usize)> {
         let (head, len) = lone_head(frame).filter(|_| !self.config.checked)?;
-        let (message, ..) = Records::peek(&head)?;
-        Some((head, Header::read(&head).ok()?, message, len))
+        let (header, message) = read_lone(&head)?;
+        Some((head, header, message, len))
     }
 
     /// Takes the next messages of a flow, which came in as many frames that are the next.
@@ -98,11 +98,14 @@ impl Path {
             self.ticking |= incoming.needs_ticks();
         }
         self.parts_lately = false;
-        self.stir();
         self.seen.goes_on(count.into());
         self.stats.received_frames += u64::from(count);
         (self.last_heard, self.largest_at) = (now, now);
         self.note_arrivals(now, count.into(), true);
+        self.stir_at(self.ack_due.unwrap_or(now));
+        if self.ticking {
+            self.stir_at(self.next_tick);
+        }
         Some(Row { flow, message, count, at: LONE_BYTES, len })
     }
 }

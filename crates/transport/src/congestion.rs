@@ -89,6 +89,12 @@ impl Congestion {
         if self.tokens > 0.0 { now } else { now + Duration::from_secs_f64((-self.tokens / rate).min(1.0) + 1e-6) }
     }
 
+    /// Whether there is so much left of what may go now that nobody need look at the clock for a frame that comes alone.
+    #[inline]
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.has_room() && self.tokens > BURST / 2.0
+    }
+
     /// Whether a run of frames that was begun may go on against the pace, which is made up for after it.
     pub(crate) fn may_end_run(&self) -> bool {
         self.tokens > -OVERDRAFT

@@ -157,9 +157,14 @@ impl OutFlow {
         first.map_or(self.spec.first, |message| message.sequence)
     }
 
+    /// Messages that have not gone.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting_messages + self.rest()
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.past;
-        counts.waiting = self.waiting_messages + self.rest();
+        counts.waiting = self.waiting();
         counts.delivered += self.account.delivered;
         counts.lost += self.account.lost;
         counts.dropped += self.account.dropped;

@@ -663,11 +663,11 @@ impl Path {
         } else if incoming.saying == Saying::Nothing {
             incoming.saying = Saying::Soon;
             self.credits.push_back(flow);
-            self.quiet_until = Duration::ZERO;
             // Somebody may wait to hear that a reliable message is delivered.
             let part = if incoming.open.reliable { CREDIT_RELIABLE } else { 1 };
             let due = self.last_poll + self.config.ack_delay / part;
             self.credit_due = Some(self.credit_due.map_or(due, |at| at.min(due)));
+            self.stir_at(due);
         }
     }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Timers finer than this are not worth having.
 const GRANULARITY: Duration = Duration::from_micros(500);
 
+/// No answer is waited for in vain for less.
+pub(crate) const SOONEST: Duration = GRANULARITY;
+
 /// Before anything was measured.
 const INITIAL: Duration = Duration::from_millis(50);
 

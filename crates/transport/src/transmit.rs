@@ -9,7 +9,7 @@ use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_
 
 use crate::config::Outgoing;
 use crate::congestion::Congestion;
-use crate::outflow::{Gone, Next, Span, State, on_the_wire};
+use crate::outflow::{Gone, Next, OutFlow, Span, State, on_the_wire};
 use crate::path::{Alike, Built, End, Gather, LostReason, Path, TICK, release};
 use crate::payloads::{BUNDLE_WORD, Payloads, Rest};
 
@@ -152,6 +152,12 @@ impl Path {
         Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
     }
 
+    /// How many messages of a flow have not gone yet; 0 after it has closed.
+    #[must_use]
+    pub fn waiting(&self, flow: u32) -> u64 {
+        self.out.get(&flow).map_or(0, OutFlow::waiting)
+    }
+
     /// What goes next is no further part of a message, nor like the last frame.
     #[inline]
     pub(crate) fn nothing_follows(&mut self) {
@@ -162,6 +168,12 @@ impl Path {
     #[inline]
     pub(crate) fn stir(&mut self) {
         self.quiet_until = Duration::ZERO;
+    }
+
+    /// Something is due at that time, and nothing else has changed.
+    #[inline]
+    pub(crate) fn stir_at(&mut self, at: Duration) {
+        self.quiet_until = self.quiet_until.min(at);
     }
 
     /// Whether there is nothing to send, nothing due and no event, so that [`Path::transmit`] would find nothing. Most looks find that, and

@@ -499,6 +499,11 @@ fn a_message_goes_at_once_only_if_nothing_goes_before_it_or_with_it() {
 
 #[test]
 fn a_path_that_rests_says_when_it_does_not() {
+    [false, true].into_iter().for_each(looks_when_it_does_not_rest);
+}
+
+/// Sends 50 messages, past the queues with `alone`, and looks at a path only when it does not rest.
+fn looks_when_it_does_not_rest(alone: bool) {
     let mut pair = Pair::new(Config::default());
     (0..20).for_each(|_| pair.step(100));
     let flow = pair.ends[0].open(FlowSpec { domain: 1, epoch: 7, channel: 3, reliable: false, first: 1 });
@@ -506,7 +511,19 @@ fn a_path_that_rests_says_when_it_does_not() {
     // Whoever looks at it only when it does not rest, or at the time it says, misses nothing: here for the answers to what it sends.
     let (mut looks, mut frames) = (0, 0);
     for sequence in 1..=50 {
-        assert_eq!(pair.ends[0].send(flow, message(sequence, 64)), Ok(()));
+        let one = message(sequence, 64);
+        if alone {
+            let (now, mut frame) = (pair.now, Vec::new());
+            assert!(
+                pair.ends[0].send_at_once(now, flow, &one, &mut frame, |out| out.resize(out.len() + 64, 7)).is_some()
+            );
+            let row = pair.ends[1].receive_alone(now, &frame).unwrap();
+            assert_eq!((row.len, row.message.sequence), (64, sequence));
+            pair.ends[1].consumed(row.flow, 1, 64);
+            frames += 1;
+        } else {
+            assert_eq!(pair.ends[0].send(flow, one), Ok(()));
+        }
         for _ in 0..1000 {
             pair.now += Duration::from_micros(20);
             for (from, to) in [(0, 1), (1, 0)] {

@@ -6,7 +6,8 @@ use insane_wire::frame::record::{
     bundle_prefix, bundled,
 };
 use insane_wire::frame::{
-    CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, followers, lone_head, parse,
+    CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, build_lone, followers, lone_head, parse,
+    read_lone,
 };
 use proptest::prelude::*;
 
@@ -24,6 +25,49 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
+    #[test]
+    fn a_message_alone_is_built_and_read_as_with_others(
+        message in message(), payload in proptest::collection::vec(any::<u8>(), 0..300), appended in 0usize..400,
+        counter: u64, flags in 0u8..3, limit in 32usize..400,
+    ) {
+        let header = Header { flags: flags & CHECKED, domain: 9, connection: 8, counter, sent_us: 6, ..Header::default() };
+        let (mut built, mut alone) = (vec![0xaa; 5], vec![0xaa; 5]);
+        let mut frame = FrameBuilder::new(&mut built, header, limit);
+        // What is appended need not be as long as was said.
+        let fill = |out: &mut Vec<u8>| out.extend(payload.iter().copied().cycle().take(if payload.is_empty() { 0 } else { appended }));
+        let fits = frame.message_from(&message, payload.len(), fill);
+        let plain = header.flags == 0 && message.option_bytes() == 0;
+        let len = build_lone(&mut alone, &header, &message, (payload.len(), limit & !7), fill);
+        if fits && plain {
+            prop_assert_eq!(len, Some(frame.finish()));
+            prop_assert_eq!(&alone, &built);
+            let (head, size) = lone_head(&alone[5..]).unwrap();
+            let (read, said) = read_lone(&head).unwrap();
+            prop_assert_eq!((read, said, size), (Header { length: read.length, ..header }, message, payload.len()));
+            prop_assert_eq!(parse(&alone[5..]).unwrap().0, read);
+        } else {
+            prop_assert_eq!((len, alone.len()), (None, 5));
+        }
+    }
+
+    #[test]
+    fn no_head_is_read_alone_that_is_not_read_with_others(mut head: [u8; LONE_BYTES], keep in 0u8..4) {
+        let good = &lone_frames(1, 8)[0];
+        // Some of them begin as frames do.
+        let kept = [0, 4, 32, 36][usize::from(keep)];
+        head[..kept].copy_from_slice(&good[..kept]);
+        let mut frame = good.clone();
+        frame[..LONE_BYTES].copy_from_slice(&head);
+        if let (Some((head, _)), Ok((header, mut records))) = (lone_head(&frame), parse(&frame)) {
+            let read = read_lone(&head).map(|(header, message)| (header, Some(message)));
+            let first = match records.next() {
+                Some(Ok(Record::Message(message, _))) => Some(message),
+                _ => None,
+            };
+            prop_assert_eq!(read, Some((header, first)));
+        }
+    }
+
     #[test]
     fn messages_come_out_as_they_went_in(
         list in proptest::collection::vec((message(), proptest::collection::vec(any::<u8>(), 0..300)), 0..20),

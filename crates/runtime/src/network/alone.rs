@@ -1,12 +1,14 @@
 //! Messages that come alone: what a control loop sends one of at a time waits for no other, so it goes past the queues, the scheduler
-//! and the list of what is under way.
+//! and the list of what is under way, and what comes alone goes straight to the only sink that waits for it.
 
 use crate::network::events::give_back;
+use crate::network::host::Incoming;
 use crate::network::hub::Hub;
+use crate::network::lanes::FlowId;
 use crate::network::ports::Port;
 use insane_shm::link::{Delivery, Descriptor, FLAG_INLINE, Fate};
 use insane_shm::steps::{Step, reach};
-use insane_transport::Outgoing;
+use insane_transport::{Outgoing, Row};
 use std::time::Duration;
 
 /// Whether nothing is said of a message but its priority.
@@ -15,6 +17,23 @@ fn is_plain(d: &Descriptor) -> bool {
 }
 
 impl Hub {
+    /// Hands on a message that came alone, if that is all there is to do: small, best effort, for one sink of this host that has room for
+    /// it. Whether it was; otherwise nothing was done.
+    pub(crate) fn take_at_once(&mut self, host: usize, flow: FlowId, row: &Row, frame: &[u8]) -> bool {
+        let one = &mut self.hosts[host];
+        // What comes with it goes to the sinks with it.
+        if self.coming > 0 || one.control_in == Some(flow) {
+            return false;
+        }
+        let Some(&Incoming { domain, source }) = one.incoming.get(&flow) else { return false };
+        let Some(payload) = frame.get(row.at..row.at + row.len) else { return false };
+        let taken = self.domains[domain].hand_on_at_once(source, &row.message, payload);
+        if taken {
+            one.lanes.consumed(flow, 1, row.len as u64);
+        }
+        taken
+    }
+
     /// Sends a message that was just taken from a link, if it is alone and can go before this returns: small, best effort, for sinks of one
     /// host, with no other on any link or on its way out. Whether it was sent; otherwise nothing was done.
     pub(crate) fn send_at_once(&mut self, domain: usize, link: usize, now: Duration, delivery: &Delivery) -> bool {
@@ -82,6 +101,7 @@ impl Hub {
         if report.refused > 0 {
             self.note_refused(number.lane, now);
         }
+        self.went_alone = true;
         true
     }
 }

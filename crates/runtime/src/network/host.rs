@@ -587,7 +587,7 @@ mod tests {
     use super::*;
     use crate::network::account::Cells;
     use crate::network::control::Sources;
-    use crate::network::hub::Memory;
+    use crate::network::memory::Memory;
     use insane_shm::counters::{Counters, bytes};
     use insane_shm::memory::Heap;
     use insane_transport::{Event, Lies, LostReason};

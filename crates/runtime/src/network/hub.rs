@@ -10,22 +10,20 @@ use crate::network::directory::{Change, Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
-use crate::network::host::{Host, Incoming, path_config};
+use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
-use crate::network::long_words::LongWords;
+use crate::network::memory::{Memory, Placer};
 use crate::network::ports::Port;
-use crate::network::scatter::{Loan, is_making};
+use crate::network::scatter::Loan;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
 use crate::rebind::Requests;
-use insane_datapath::batch::{self, Outcome, Peeked, Place, RxReport};
+use insane_datapath::batch::{Outcome, RxReport};
 use insane_datapath::{Address, Armed};
-use insane_shm::slab::SlotId;
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
-use insane_transport::{End, Landings, Lies, Path, Store};
+use insane_transport::{End, Lies, Path};
 use insane_wire::id::SinkId;
-use insane_wire::keyed::Keyed;
 use insane_wire::qos::EffectiveQos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -116,6 +114,9 @@ pub(crate) struct Hub {
     drained: Option<Duration>,
     /// Whether it sleeps at once when there is nothing.
     sleeps: bool,
+    /// A message went past the queues in this turn; the turn before ended with that.
+    pub(crate) went_alone: bool,
+    put_off: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -207,6 +208,8 @@ impl Hub {
             received: 0,
             drained: None,
             sleeps,
+            went_alone: false,
+            put_off: false,
             coming: 0,
             hosts,
             by_address,
@@ -299,6 +302,13 @@ impl Hub {
         }
         // First what the one who had the core until now may have left.
         busy |= self.take_from_links(now);
+        // What went alone is on its way: the rest is for the next turn, which comes at once, but not for ever.
+        let put_off = std::mem::take(&mut self.put_off);
+        if std::mem::take(&mut self.went_alone) && !put_off {
+            (self.put_off, self.chores_due) = (true, true);
+            self.drained = self.drained.filter(|_| self.sleeps);
+            return true;
+        }
         busy |= self.transmit(now);
         let drained = if self.sleeps {
             self.drained.is_some_and(|at| now.saturating_sub(at) < GLANCE)
@@ -528,8 +538,11 @@ impl Hub {
         if loan.is_none()
             && let Some(row) = path.receive_alone(now, frame)
         {
-            let lies = Lies::Frame { token, at: row.at, len: row.len };
-            self.message(host, now, FlowId { lane, number: row.flow }, (&row.message, 0), lies, Some((token, frame)));
+            let flow = FlowId { lane, number: row.flow };
+            if !self.take_at_once(host, flow, &row, frame) {
+                let lies = Lies::Frame { token, at: row.at, len: row.len };
+                self.message(host, now, flow, (&row.message, 0), lies, Some((token, frame)));
+            }
             self.events(host, now, None);
             return;
         }
@@ -794,101 +807,5 @@ impl Hub {
         let now = self.now();
         self.transmit(now);
         self.ports.iter_mut().for_each(|port| port.datapath.close());
-    }
-}
-
-/// The domains' memory for a path. A slot is named by its domain, segment and place.
-pub(crate) struct Memory<'a> {
-    pub(crate) domains: &'a mut [Domain],
-    pub(crate) incoming: &'a Keyed<FlowId, Incoming>,
-    /// Whose flows' numbers are meant.
-    pub(crate) lane: usize,
-    /// The host's control flow.
-    pub(crate) control: Option<FlowId>,
-    pub(crate) long_words: &'a mut LongWords,
-    /// The frame that is looked at, if it is lent.
-    pub(crate) loan: Option<&'a Arc<Loan>>,
-}
-
-/// A slot's name.
-pub(crate) fn name_of(domain: usize, slot: SlotId) -> u64 {
-    (domain as u64) << 48 | u64::from(slot.segment) << 32 | u64::from(slot.slot)
-}
-
-/// The slot of a name.
-pub(crate) fn slot_of(name: u64) -> (usize, SlotId) {
-    ((name >> 48) as usize, SlotId { segment: (name >> 32) as u16, slot: name as u32 })
-}
-
-impl Store for Memory<'_> {
-    fn reserve(&mut self, flow: u32, bytes: u32, urgent: bool) -> Option<u64> {
-        let flow = FlowId { lane: self.lane, number: flow };
-        if self.control == Some(flow) {
-            return self.long_words.reserve(bytes, urgent);
-        }
-        let Incoming { domain, source } = *self.incoming.get(&flow)?;
-        let of = self.domains.get_mut(domain)?;
-        let making = self.loan.and_then(|_| of.begin_making(source, bytes));
-        let slot = making.or_else(|| of.take_slot(bytes));
-        let slot = slot.or_else(|| urgent.then(|| of.begin_without_slot(bytes)).flatten())?;
-        of.note_fresh(slot);
-        Some(name_of(domain, slot))
-    }
-
-    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
-        if self.long_words.fill(slot, at, bytes) {
-            return;
-        }
-        let (domain, slot) = slot_of(slot);
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let Some(domain) = self.domains.get_mut(domain) else { return };
-        if is_making(slot) {
-            return domain.add_to_making(slot, at, bytes, self.loan);
-        }
-        domain.note_copy(slot);
-        domain.slab.bytes_mut(slot, at, len).into_iter().for_each(|to| to.copy_from_slice(bytes));
-    }
-
-    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
-        let word = self.long_words.get(slot, at, len);
-        let (domain, slot) = slot_of(slot);
-        let from = word.or_else(|| self.domains.get(domain).and_then(|d| d.slab.written(slot, at, len)));
-        out.extend_from_slice(from.unwrap_or(&[]));
-    }
-}
-
-/// Tells the datapath where payloads belong.
-struct Placer<'a> {
-    hosts: &'a mut [Host],
-    domains: &'a mut [Domain],
-    by_address: &'a Addresses,
-    port: usize,
-    copies: bool,
-    now: Duration,
-    landings: &'a mut Landings,
-    /// Whose they are, by their numbers.
-    owners: &'a mut Vec<usize>,
-}
-
-impl Place for Placer<'_> {
-    fn expects(&self) -> bool {
-        self.hosts.iter().any(|h| h.lanes.get(self.port).is_some_and(|lane| lane.path.expects_fragments()))
-    }
-
-    fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
-        let at = self.by_address.find(self.port, peeked.from)?;
-        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
-        let (lane, control) = (self.port, *control_in);
-        let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
-        let Peeked { head, len, stride, .. } = peeked;
-        let landing = lanes.path(self.port)?.place(self.now, head, len, stride, &mut store, self.landings)?;
-        self.owners.push(at);
-        let (domain, slot) = slot_of(landing.slot);
-        let domain = self.domains.get_mut(domain)?;
-        if self.copies {
-            domain.note_copy(slot);
-        }
-        let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
-        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }

@@ -116,6 +116,11 @@ impl Lanes {
         self.get(flow.lane)?.path.counts(flow.number)
     }
 
+    /// Messages of a flow that have not gone yet.
+    pub(crate) fn waiting(&self, flow: FlowId) -> u64 {
+        self.get(flow.lane).map_or(0, |lane| lane.path.waiting(flow.number))
+    }
+
     pub(crate) fn close(&mut self, flow: FlowId) {
         self.path(flow.lane).into_iter().for_each(|path| path.close(flow.number));
     }

@@ -123,7 +123,9 @@ impl Hub {
                 }
             }
         }
-        self.send_run(domain, link, now, &clock, &mut run);
+        if run.first.is_some() {
+            self.send_run(domain, link, now, &clock, &mut run);
+        }
         self.domains[domain].intakes[link].iter_mut().for_each(Intake::give_notice);
         taken > 0
     }
@@ -258,8 +260,7 @@ impl Hub {
                 full = false;
                 break;
             };
-            let counts = host.lanes.counts(flow.number).unwrap_or_default();
-            full |= counts.waiting + flow.held_back() >= ENOUGH;
+            full |= host.lanes.waiting(flow.number) + flow.held_back() >= ENOUGH;
         }
         intake.held = full;
         full

@@ -43,6 +43,7 @@ mod intake;
 mod lanes;
 mod links;
 mod long_words;
+mod memory;
 mod moves;
 mod outlet;
 mod poller;

@@ -16,7 +16,7 @@ use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::WakeNeed;
-use insane_wire::frame::record::bundle_longest;
+use insane_wire::frame::record::{Message, bundle_longest};
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
 use smallvec::SmallVec;
@@ -599,6 +599,27 @@ impl Domain {
             }
         }
         self.hand_out(source, &mut d, inside, slot);
+        true
+    }
+
+    /// Hands a message that came alone, small, best effort, with nothing said of it but its priority, to the only sink of its source.
+    /// `false`, with nothing done: there is not one alone that takes it and has room, and it is for [`Self::deliver`].
+    pub(crate) fn hand_on_at_once(&mut self, source: usize, message: &Message, payload: &[u8]) -> bool {
+        let Self { remotes, outlets, gathering, .. } = self;
+        let Some(remote) = remotes[source].as_mut().filter(|r| !r.reliable && !r.is_stalled()) else { return false };
+        let [tap] = &mut remote.taps[..] else { return false };
+        let plain = payload.len() <= INLINE_BYTES && message.is_plain() && gathering.is_none();
+        let Some(outlet) = tap.outlet.and_then(|at| outlets[at].as_mut()) else { return false };
+        if !plain || !tap.wants(message.sequence) || outlet.is_behind() || outlet.broken.is_some() {
+            return false;
+        }
+        let Some(producer) = outlet.producer.as_mut().filter(|producer| producer.credit() > 0) else { return false };
+        let Message { sequence, priority, .. } = *message;
+        let (channel, source, joined) = (remote.channel, remote.number, tap.join);
+        producer.push(&Descriptor { channel, sequence, source, priority, joined, ..Descriptor::default() }, payload);
+        outlet.unwoken = true;
+        remote.last = remote.last.max(sequence);
+        tap.given += 1;
         true
     }
 

@@ -1,7 +1,7 @@
 //! Frames that follow each other and differ in their numbers alone: built, and recognised, by what is in the first of them.
 
-use super::record::{MAX_SEQUENCE, MESSAGE_BYTES, kind};
-use super::{ALIGN, HEADER_BYTES, le64};
+use super::record::{MAX_SEQUENCE, MESSAGE_BYTES, Message, kind};
+use super::{ALIGN, HEADER_BYTES, Header, le32, le64};
 
 /// The bytes before the payload of a frame that carries one whole message without options.
 pub const LONE_BYTES: usize = HEADER_BYTES + MESSAGE_BYTES;
@@ -53,6 +53,62 @@ pub fn lone_head(frame: &[u8]) -> Option<([u8; LONE_BYTES], usize)> {
     // Less than a record's first word is padding.
     let alone = (LONE_BYTES + payload..LONE_BYTES + payload + ALIGN).contains(&length);
     (plain && alone && frame.len() >= length).then_some((*head, payload))
+}
+
+/// What a head of [`lone_head`]'s says. `None`: no frame begins like that.
+#[inline]
+#[must_use]
+pub fn read_lone(head: &[u8; LONE_BYTES]) -> Option<(Header, Message)> {
+    let header = Header::read(head).ok()?;
+    let message = Message {
+        flow: le32(head, 36),
+        index: le32(head, 40),
+        lifetime_us: le32(head, 44),
+        sequence: le64(head, 48) & MAX_SEQUENCE,
+        joined: head[55],
+        priority: head[33] >> 4,
+        timestamp_ns: 0,
+        launch_ns: 0,
+    };
+    Some((header, message))
+}
+
+/// Writes a frame at the end of `out` that carries one whole message without options and nothing else, as [`FrameBuilder`] would: `fill`
+/// appends its `len` bytes of payload, and what it appends fewer or more is made up with zeros or cut. The frame's length in bytes;
+/// `None`, with nothing done, if that is above `limit` or the frame another one.
+///
+/// [`FrameBuilder`]: super::FrameBuilder
+#[inline]
+pub fn build_lone(
+    out: &mut Vec<u8>,
+    header: &Header,
+    message: &Message,
+    (len, limit): (usize, usize),
+    fill: impl FnOnce(&mut Vec<u8>),
+) -> Option<usize> {
+    let all = LONE_BYTES + len.next_multiple_of(ALIGN);
+    let (length, payload) = (u16::try_from(all).ok()?, u16::try_from(len).ok()?);
+    if all > limit || header.flags != 0 || message.option_bytes() != 0 {
+        return None;
+    }
+    let mut head = [0; LONE_BYTES];
+    head[..HEADER_BYTES].copy_from_slice(&Header { length, ..*header }.to_bytes());
+    (head[32], head[33]) = (kind::MESSAGE, message.priority << 4);
+    head[34..36].copy_from_slice(&payload.to_le_bytes());
+    head[36..40].copy_from_slice(&message.flow.to_le_bytes());
+    head[40..44].copy_from_slice(&message.index.to_le_bytes());
+    head[44..48].copy_from_slice(&message.lifetime_us.to_le_bytes());
+    head[48..56].copy_from_slice(&message.sequence.to_le_bytes());
+    head[55] = message.joined;
+    let end = out.len() + all;
+    out.reserve(all);
+    out.extend_from_slice(&head);
+    fill(out);
+    out.truncate(end - (all - LONE_BYTES - len));
+    if out.len() < end {
+        out.resize(end, 0);
+    }
+    Some(all)
 }
 
 /// How many frames follow the one that begins with `head`, one every `stride` bytes: each with the next message of the same flow, of

@@ -24,7 +24,7 @@ mod build;
 pub mod control;
 pub mod record;
 
-pub use alike::{LONE_BYTES, followers, lone_head, next_message, next_part};
+pub use alike::{LONE_BYTES, build_lone, followers, lone_head, next_message, next_part, read_lone};
 pub use build::FrameBuilder;
 use record::Records;
 

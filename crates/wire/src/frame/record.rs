@@ -84,6 +84,13 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether nothing is said of it but its priority.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.lifetime_us == 0 && self.timestamp_ns == 0 && self.launch_ns == 0
+    }
+
     /// The bytes of the optional fields.
     #[must_use]
     pub const fn option_bytes(&self) -> usize {
