@@ -229,8 +229,15 @@ static void remove_stale_socket(const insane_datapath_port *port)
 
 #define MOST_RINGS 64
 
-/* The AF_PACKET sockets of this process that have rings. */
-static unsigned packet_rings(int *found)
+/* A socket: its descriptor, and what it is whatever descriptors it has. */
+struct ring {
+    int fd;
+    ino_t socket;
+};
+
+/* The AF_PACKET sockets of this process that have rings. Descriptors are not enough to know one again: users of other ports duplicate and
+ * close theirs at any time. */
+static unsigned packet_rings(struct ring *found)
 {
     unsigned count = 0;
     DIR *all = opendir("/proc/self/fd");
@@ -239,9 +246,10 @@ static unsigned packet_rings(int *found)
     for (struct dirent *entry = readdir(all); entry != NULL && count < MOST_RINGS; entry = readdir(all)) {
         int fd = atoi(entry->d_name), domain = 0, version = 0;
         socklen_t length = sizeof domain, also = sizeof version;
+        struct stat is;
         if (entry->d_name[0] != '.' && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_PACKET
-            && getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) == 0 && version == TPACKET_V2)
-            found[count++] = fd;
+            && getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) == 0 && version == TPACKET_V2 && fstat(fd, &is) == 0)
+            found[count++] = (struct ring){ .fd = fd, .socket = is.st_ino };
     }
     closedir(all);
     return count;
@@ -250,17 +258,18 @@ static unsigned packet_rings(int *found)
 /* AF_PACKET's driver waits without a limit when its send ring is full and more than half of what the socket may have on its way is:
  * with a shaper or a device that stands still, for as long as that lasts. So `port_send` looks first, which takes the socket. It is
  * the one that was not there before. The more it may have on its way, the less often that is in the way. */
-static int find_ring(insane_datapath_port *port, const int *before, unsigned count, char *error, size_t capacity)
+static int find_ring(insane_datapath_port *port, const struct ring *before, unsigned count, char *error, size_t capacity)
 {
-    int now[MOST_RINGS], most = 16 << 20, has = 0;
+    struct ring now[MOST_RINGS];
+    int most = 16 << 20, has = 0;
     socklen_t length = sizeof has;
     unsigned there = packet_rings(now);
     for (unsigned n = 0; n < there; n++) {
         bool old = false;
         for (unsigned m = 0; m < count; m++)
-            old = old || before[m] == now[n];
+            old = old || before[m].socket == now[n].socket;
         if (!old)
-            port->ring = now[n];
+            port->ring = now[n].fd;
     }
     if (port->ring < 0)
         return fail(error, capacity, "%s: its socket is not among the files of this process", port->name);
@@ -287,7 +296,7 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
             return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
         remove_stale_socket(port);
-        int rings[MOST_RINGS];
+        struct ring rings[MOST_RINGS];
         bool packets = starts(port->name, "net_af_packet");
         unsigned count = packets ? packet_rings(rings) : 0;
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)

@@ -265,6 +265,55 @@ fn a_sleeper_is_woken_by_af_packet() {
     }
 }
 
+/// A port's socket is found among the files of the process while users of other ports duplicate and close theirs.
+#[test]
+fn a_port_finds_its_own_socket_whatever_becomes_of_others() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Some(dpdk) = dpdk() else { return };
+    let (Some(cable), Some(other)) = (cable(1500), cable(1500)) else { return };
+    let mut a: Box<dyn Datapath> = open(dpdk, &cable, 0);
+    let bystander = open(dpdk, &other, 0);
+    let handle = bystander.wake_handle().expect("a handle").try_clone_to_owned().expect("it can be duplicated");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let some: Vec<_> = (0..7).map(|_| handle.try_clone().expect("it can be duplicated")).collect();
+                std::thread::sleep(std::time::Duration::from_micros(300));
+                drop(some);
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        });
+        // The thread ends also when this fails.
+        let rounds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..12 {
+                let mut rig = Rig { a, b: open(dpdk, &cable, 1) };
+                let (to, form) = (rig.b.address().expect("it is open"), Form::of(&rig));
+                let (mut tx, start) = (TxBatch::default(), Instant::now());
+                let mut rx = slots(&*rig.b);
+                let woken = |rig: &Rig| {
+                    let some = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                    let handle = rig.b.wake_handle().expect("a handle");
+                    poll(&mut [PollFd::from_borrowed_fd(handle, PollFlags::IN)], Some(&some)) == Ok(1)
+                };
+                while rig.b.arm() != Armed::Sleep || woken(&rig) {
+                    rig.b.receive(&mut rx, None);
+                    rx.taken.drain(..).for_each(|taken| rx.free.push(taken.slot));
+                    assert!(start.elapsed() < PATIENCE, "it is never quiet, round {round}");
+                }
+                form.add(&mut tx, to, &pattern(1, 100), 0);
+                while !woken(&rig) {
+                    rig.a.transmit(&mut tx);
+                    assert!(start.elapsed() < PATIENCE, "nothing wakes it, round {round}");
+                }
+                a = rig.a;
+            }
+        }));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        rounds.unwrap_or_else(|why| std::panic::resume_unwind(why));
+    });
+}
+
 /// A port with an interrupt wakes its sleeper: the kernel pings, and whoever has the port sleeps between the packets.
 #[test]
 fn a_sleeper_is_woken_by_a_tap() {
