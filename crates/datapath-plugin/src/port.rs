@@ -37,6 +37,14 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// What the plug-in gave; `None` if no frame fits there.
+    #[inline]
+    fn of(buffer: &abi::Buffer, max_frame: usize) -> Option<Self> {
+        let data = NonNull::new(buffer.data).filter(|_| buffer.capacity as usize >= max_frame)?;
+        // No more than a frame is used: whatever else the plug-in says of its size is not relied on.
+        Some(Self { handle: buffer.handle, data, capacity: max_frame })
+    }
+
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: INV-PLUG-2, `capacity` is what the plug-in said, at most that of a frame, and `&mut self` is the only way in.
@@ -55,6 +63,15 @@ pub(crate) struct Built {
 }
 
 impl Built {
+    /// As the plug-in sees it.
+    #[inline]
+    fn outgoing(&self) -> abi::Outgoing {
+        let (payload, payload_length) =
+            self.payload.map_or((core::ptr::null(), 0), |(at, len)| (at.as_ptr().cast_const(), len));
+        let (handle, length) = (self.room.handle, self.len as u32);
+        abi::Outgoing { handle, length, payload_length: payload_length as u32, payload }
+    }
+
     /// Copies the payload behind what is built: the caller's memory is its own again. To be called before the transmit returns that
     /// the payload was given to.
     pub(crate) fn own(&mut self) {
@@ -232,14 +249,13 @@ impl Port {
         let found = unsafe { (self.plugin.calls.reserve)(self.port.as_ptr(), self.buffers.as_mut_ptr(), most as u32) };
         let found = count("reserve", found, most)?;
         for buffer in &self.buffers[..found] {
-            let capacity = buffer.capacity as usize;
-            let Some(data) = NonNull::new(buffer.data).filter(|_| capacity >= max_frame) else {
+            let Some(room) = Room::of(buffer, max_frame) else {
                 return Err(format!(
-                    "`reserve` returned a buffer of {capacity} bytes, less than the {max_frame} of a frame"
+                    "`reserve` returned a buffer of {} bytes, less than the {max_frame} of a frame",
+                    buffer.capacity
                 ));
             };
-            // No more than a frame is used: whatever else the plug-in says of its size is not relied on.
-            to.push(Room { handle: buffer.handle, data, capacity: max_frame });
+            to.push(room);
         }
         Ok(())
     }
@@ -247,23 +263,35 @@ impl Port {
     /// Sends frames from the first on; those that were taken are out of the list afterwards.
     pub(crate) fn send(&mut self, frames: &mut Vec<Built>) -> Result<Sent, Fault> {
         self.outgoing.clear();
-        let outgoing = frames.iter().take(BURST).map(|frame| {
-            let (payload, payload_length) =
-                frame.payload.map_or((core::ptr::null(), 0), |(at, len)| (at.as_ptr().cast_const(), len));
-            let length = frame.len as u32;
-            abi::Outgoing { handle: frame.room.handle, length, payload_length: payload_length as u32, payload }
-        });
-        self.outgoing.extend(outgoing);
-        let most = self.outgoing.len();
-        // SAFETY: INV-PLUG-1; each entry is a room that was reserved with what was built in it, and payload that stays where it is
-        // during the call (INV-MEM-2 of the contract).
-        let taken = unsafe { (self.plugin.calls.send)(self.port.as_ptr(), self.outgoing.as_ptr(), most as u32) };
+        self.outgoing.extend(frames.iter().take(BURST).map(Built::outgoing));
+        let (first, most) = (self.outgoing.as_ptr(), self.outgoing.len());
+        // SAFETY: each entry is a room that was reserved with what was built in it, and payload that stays where it is during the call
+        // (INV-MEM-2 of the contract).
+        let sent = unsafe { self.send_list(first, most) };
+        if let Ok(Sent::Taken(taken)) = sent {
+            frames.drain(..taken);
+        }
+        sent
+    }
+
+    /// Sends one frame: if it was taken its room is used up.
+    #[inline]
+    pub(crate) fn send_one(&mut self, frame: &Built) -> Result<Sent, Fault> {
+        let outgoing = frame.outgoing();
+        // SAFETY: as in `send`.
+        unsafe { self.send_list(&raw const outgoing, 1) }
+    }
+
+    /// # Safety
+    /// From `first` on there are `most` entries of frames that were built, with payload that stays where it is during the call.
+    #[inline]
+    unsafe fn send_list(&mut self, first: *const abi::Outgoing, most: usize) -> Result<Sent, Fault> {
+        // SAFETY: INV-PLUG-1, and the caller's promise.
+        let taken = unsafe { (self.plugin.calls.send)(self.port.as_ptr(), first, most as u32) };
         if taken == abi::DOWN {
             return Ok(Sent::Down);
         }
-        let taken = count("send", taken, most)?;
-        frames.drain(..taken);
-        Ok(Sent::Taken(taken))
+        count("send", taken, most).map(Sent::Taken)
     }
 
     /// Up to `most` frames, onto `to`.

@@ -55,7 +55,51 @@ impl PluginDatapath {
         count
     }
 
+    /// Sends the only frame of a batch, without the lists that several need. `None` if there are several, or something waits before it, or
+    /// the plug-in has failed: nothing was done with the frame.
+    fn send_one(&mut self, batch: &mut TxBatch<'_>, front: &mut Option<&mut dyn Front>) -> Option<TxReport> {
+        let [frame] = batch.pending() else { return None };
+        let Opened { info, spare, .. } = self.opened.as_mut().filter(|opened| opened.built.is_empty())?;
+        if spare.is_empty()
+            && let Err(fault) = self.port.reserve(1, info.max_frame, spare)
+        {
+            self.fail(fault);
+            return None;
+        }
+        let Some(room) = spare.pop() else {
+            self.stats.busy += 1;
+            return Some(TxReport { pending: 1, ..TxReport::default() });
+        };
+        let gathers = info.gathers.then_some(info.gather_from);
+        let (outcome, left) = match put(room, batch, frame, front, info.max_frame, gathers) {
+            Ok(one) => match self.port.send_one(&one) {
+                Ok(Sent::Taken(0)) => (Ok(Outcome::Pending), Some(one.room)),
+                Ok(Sent::Taken(_)) => (Ok(Outcome::Sent), None),
+                Ok(Sent::Down) => (Ok(Outcome::Unreachable), Some(one.room)),
+                Err(fault) => (Err(fault), Some(one.room)),
+            },
+            Err((room, outcome)) => (Ok(outcome), Some(room)),
+        };
+        spare.extend(left);
+        let mut report = TxReport::default();
+        let outcome = outcome.unwrap_or_else(|fault| {
+            self.fail(fault);
+            Outcome::Failed
+        });
+        self.congested = outcome == Outcome::Pending;
+        if self.congested {
+            self.stats.busy += 1;
+            report.pending = 1;
+        } else {
+            self.settle(batch, &mut report, 1, outcome);
+        }
+        Some(report)
+    }
+
     pub(crate) fn send_batch(&mut self, batch: &mut TxBatch<'_>, mut front: Option<&mut dyn Front>) -> TxReport {
+        if let Some(report) = self.send_one(batch, &mut front) {
+            return report;
+        }
         let mut report = TxReport::default();
         // What waits goes before what comes after it. Whether there is a link by now is for the next frames to find out.
         let mut state = match self.hand_over() {

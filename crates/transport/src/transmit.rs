@@ -188,6 +188,13 @@ impl Path {
         rests
     }
 
+    /// Whether there are events.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Whether there is neither data nor anything else to be said to the peer now: most looks find that.
     #[inline]
     fn has_nothing(&self, now: Duration) -> bool {

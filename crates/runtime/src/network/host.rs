@@ -232,6 +232,11 @@ impl Host {
         self.known == Known::Dormant
     }
 
+    /// Whether there is nothing to be sent to it by any lane.
+    pub(crate) fn rests(&mut self, now: Duration) -> bool {
+        !self.goes_on && (self.is_dormant() || (self.egress.waiting() == 0 && self.lanes.rest(now)))
+    }
+
     /// Begins a new control flow; what waited in the old one is forgotten. Returns what is no longer under way.
     pub(crate) fn begin_control(&mut self, epoch: Epoch) -> Vec<u64> {
         self.end_control();

@@ -102,6 +102,16 @@ impl Lanes {
         self.0.iter_mut().enumerate().find_map(|(port, lane)| Some((port, lane.as_mut()?.path.event()?)))
     }
 
+    /// Whether a path has events.
+    pub(crate) fn has_events(&self, lane: usize) -> bool {
+        self.get(lane).is_some_and(|lane| lane.path.has_events())
+    }
+
+    /// Whether no path has anything to do.
+    pub(crate) fn rest(&mut self, now: Duration) -> bool {
+        self.0.iter_mut().flatten().all(|lane| lane.path.rests(now))
+    }
+
     pub(crate) fn open(&mut self, lane: usize, spec: FlowSpec) -> FlowId {
         // What is not there cannot be chosen; if it is all the same, the home carries it.
         let lane = if self.get(lane).is_some() { lane } else { HOME };
