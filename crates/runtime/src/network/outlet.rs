@@ -602,12 +602,13 @@ impl Domain {
         true
     }
 
-    /// Hands a message that came alone, small, best effort, with nothing said of it but its priority, to the only sink of its source.
-    /// `false`, with nothing done: there is not one alone that takes it and has room, and it is for [`Self::deliver`].
+    /// Hands a message that came alone, small, best effort, with nothing said of it but its priority, to the only open sink of its
+    /// source. `false`, with nothing done: there is not one alone that takes it and has room, and it is for [`Self::deliver`].
     pub(crate) fn hand_on_at_once(&mut self, source: usize, message: &Message, payload: &[u8]) -> bool {
         let Self { remotes, outlets, gathering, .. } = self;
         let Some(remote) = remotes[source].as_mut().filter(|r| !r.reliable && !r.is_stalled()) else { return false };
-        let [tap] = &mut remote.taps[..] else { return false };
+        let mut open = remote.taps.iter_mut().filter(|tap| tap.state != TapState::Closed);
+        let (Some(tap), None) = (open.next(), open.next()) else { return false };
         let plain = payload.len() <= INLINE_BYTES && message.is_plain() && gathering.is_none();
         let Some(outlet) = tap.outlet.and_then(|at| outlets[at].as_mut()) else { return false };
         if !plain || !tap.wants(message.sequence) || outlet.is_behind() || outlet.broken.is_some() {
@@ -620,6 +621,8 @@ impl Domain {
         outlet.unwoken = true;
         remote.last = remote.last.max(sequence);
         tap.given += 1;
+        let closed = remote.taps.iter_mut().filter(|tap| tap.state == TapState::Closed && tap.joined);
+        closed.for_each(|tap| tap.came_late(1));
         true
     }
 

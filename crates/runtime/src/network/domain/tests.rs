@@ -1,7 +1,10 @@
 //! A session as the network's domain sees it: its end of the pair is played here.
 
 use super::*;
+use crate::network::outlet::Arrived;
+use insane_shm::link::Descriptor;
 use insane_shm::socket::send;
+use insane_wire::frame::record::Message;
 
 const EPOCH: Epoch = Epoch(7);
 const SINK: SinkId = SinkId(9);
@@ -167,4 +170,60 @@ fn a_source_that_ends_and_begins_anew_asks_a_sink_once_whenever_its_session_take
         let attached = rig.domain.remotes[new].as_ref().unwrap().taps.iter().map(|tap| (tap.sink, tap.state));
         assert_eq!(attached.collect::<Vec<_>>(), [(SINK, TapState::Open)], "taken at moment {moment}");
     }
+}
+
+#[test]
+fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
+    const OTHER: SinkId = SinkId(10);
+    let mut rig = Rig::new();
+    let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
+    for sink in [SINK, OTHER] {
+        let (epoch, sink, peer) = (EPOCH.to_bytes(), sink.to_bytes(), SESSION.to_bytes());
+        rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    }
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    let Rig { domain, .. } = &mut rig;
+    let taps = domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
+    taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
+    let came = std::cell::Cell::new(0);
+    let comes = |domain: &mut Domain, len: usize, change: fn(&mut Message)| {
+        came.set(came.get() + 1);
+        let sequence = came.get();
+        let mut message = Message { sequence, priority: 5, joined: 2, ..Message::default() };
+        change(&mut message);
+        let (before, payload) = (domain.outlets[0].as_ref().unwrap().position(), [7; 65]);
+        let at_once = domain.hand_on_at_once(source, &message, &payload[..len]);
+        assert_eq!(domain.outlets[0].as_ref().unwrap().position(), before + u64::from(at_once));
+        if !at_once {
+            let d = Descriptor { sequence, priority: 5, joined: 2, ..Descriptor::default() };
+            assert!(domain.deliver(source, d, &Arrived::Bytes(&payload[..len]), 0));
+        }
+        at_once
+    };
+    // The source does not know of them yet, and then of two.
+    assert!(!comes(domain, 64, |_| ()) && !comes(domain, 64, |_| ()));
+    domain.end_tap(source, SINK);
+    assert!(comes(domain, 64, |_| ()) && comes(domain, 0, |_| ()) && comes(domain, 1, |_| ()));
+    assert!(!domain.hand_on_at_once(source, &Message { sequence: 6, joined: 2, ..Message::default() }, &[7; 65]));
+    for change in
+        [|m: &mut Message| m.lifetime_us = 1, |m: &mut Message| m.timestamp_ns = 1, |m: &mut Message| m.launch_ns = 1]
+    {
+        assert!(!comes(domain, 8, change));
+    }
+    // Until the link is full.
+    let entries = u64::from(Config::default().quota.link_entries);
+    while domain.outlets[0].as_ref().unwrap().position() < entries {
+        assert!(comes(domain, 64, |_| ()));
+    }
+    assert!(!comes(domain, 64, |_| ()));
+    let remote = domain.remotes[source].as_mut().unwrap();
+    assert_eq!(remote.last, came.get());
+    let mut reports: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.sink, r.sink_closed, r.sink_full)).collect();
+    reports.sort_unstable();
+    // The first had two before it was closed.
+    assert_eq!(reports, [(SINK.to_bytes(), came.get() - 2, 0), (OTHER.to_bytes(), 0, 1)]);
+    domain.end_tap(source, OTHER);
+    assert!(!comes(domain, 64, |_| ()));
 }
