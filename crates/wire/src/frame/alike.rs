@@ -1,7 +1,8 @@
 //! Frames that follow each other and differ in their numbers alone: built, and recognised, by what is in the first of them.
 
-use super::record::{MAX_SEQUENCE, MESSAGE_BYTES, Message, kind};
-use super::{ALIGN, HEADER_BYTES, Header, le32, le64};
+use super::build::put_head;
+use super::record::{MAX_SEQUENCE, MESSAGE_BYTES, Message, kind, read_head};
+use super::{ALIGN, HEADER_BYTES, Header, le64, padded};
 
 /// The bytes before the payload of a frame that carries one whole message without options.
 pub const LONE_BYTES: usize = HEADER_BYTES + MESSAGE_BYTES;
@@ -60,17 +61,7 @@ pub fn lone_head(frame: &[u8]) -> Option<([u8; LONE_BYTES], usize)> {
 #[must_use]
 pub fn read_lone(head: &[u8; LONE_BYTES]) -> Option<(Header, Message)> {
     let header = Header::read(head).ok()?;
-    let message = Message {
-        flow: le32(head, 36),
-        index: le32(head, 40),
-        lifetime_us: le32(head, 44),
-        sequence: le64(head, 48) & MAX_SEQUENCE,
-        joined: head[55],
-        priority: head[33] >> 4,
-        timestamp_ns: 0,
-        launch_ns: 0,
-    };
-    Some((header, message))
+    Some((header, read_head(&head[HEADER_BYTES..])))
 }
 
 /// Writes a frame at the end of `out` that carries one whole message without options and nothing else, as [`FrameBuilder`] would: `fill`
@@ -86,28 +77,20 @@ pub fn build_lone(
     (len, limit): (usize, usize),
     fill: impl FnOnce(&mut Vec<u8>),
 ) -> Option<usize> {
-    let all = LONE_BYTES + len.next_multiple_of(ALIGN);
+    let all = LONE_BYTES + padded(len);
     let (length, payload) = (u16::try_from(all).ok()?, u16::try_from(len).ok()?);
     if all > limit || header.flags != 0 || message.option_bytes() != 0 {
         return None;
     }
     let mut head = [0; LONE_BYTES];
     head[..HEADER_BYTES].copy_from_slice(&Header { length, ..*header }.to_bytes());
-    (head[32], head[33]) = (kind::MESSAGE, message.priority << 4);
-    head[34..36].copy_from_slice(&payload.to_le_bytes());
-    head[36..40].copy_from_slice(&message.flow.to_le_bytes());
-    head[40..44].copy_from_slice(&message.index.to_le_bytes());
-    head[44..48].copy_from_slice(&message.lifetime_us.to_le_bytes());
-    head[48..56].copy_from_slice(&message.sequence.to_le_bytes());
-    head[55] = message.joined;
-    let end = out.len() + all;
+    put_head(&mut head[HEADER_BYTES..], kind::MESSAGE, message.priority << 4, payload, message);
+    let start = out.len();
     out.reserve(all);
     out.extend_from_slice(&head);
     fill(out);
-    out.truncate(end - (all - LONE_BYTES - len));
-    if out.len() < end {
-        out.resize(end, 0);
-    }
+    out.resize(start + LONE_BYTES + len, 0);
+    out.resize(start + all, 0);
     Some(all)
 }
 

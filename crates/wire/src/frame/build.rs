@@ -295,7 +295,7 @@ impl<'a> FrameBuilder<'a> {
 
 /// What the headers of all kinds of data begin with.
 #[inline]
-fn put_head(head: &mut [u8; FRAGMENT_BYTES], kind: u8, flags: u8, length: u16, message: &Message) {
+pub(super) fn put_head(head: &mut [u8], kind: u8, flags: u8, length: u16, message: &Message) {
     (head[0], head[1]) = (kind, flags);
     head[2..4].copy_from_slice(&length.to_le_bytes());
     head[4..8].copy_from_slice(&message.flow.to_le_bytes());

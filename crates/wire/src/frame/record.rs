@@ -233,16 +233,7 @@ fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>
     if flags & 0x0c != 0 {
         return None;
     }
-    let mut message = Message {
-        flow: le32(bytes, 4),
-        index: le32(bytes, 8),
-        lifetime_us: le32(bytes, 12),
-        sequence: le64(bytes, 16) & MAX_SEQUENCE,
-        joined: bytes[23],
-        priority: flags >> 4,
-        timestamp_ns: 0,
-        launch_ns: 0,
-    };
+    let mut message = read_head(bytes);
     let mut at = fixed;
     if flags & TIMESTAMP != 0 {
         message.timestamp_ns = le64(bytes, at);
@@ -265,6 +256,21 @@ fn read_data(bytes: &[u8], fixed: usize, place: Place) -> Option<Record<'static>
     let end = part.offset as usize + place.len;
     let fits = part.total <= MAX_MESSAGE_BYTES && place.len > 0 && end <= part.total as usize;
     fits.then_some(Record::Fragment(message, part, place))
+}
+
+/// What the headers of all kinds of data begin with, of at least [`MESSAGE_BYTES`]; without times.
+#[inline]
+pub(super) fn read_head(bytes: &[u8]) -> Message {
+    Message {
+        flow: le32(bytes, 4),
+        index: le32(bytes, 8),
+        lifetime_us: le32(bytes, 12),
+        sequence: le64(bytes, 16) & MAX_SEQUENCE,
+        joined: bytes[23],
+        priority: bytes[1] >> 4,
+        timestamp_ns: 0,
+        launch_ns: 0,
+    }
 }
 
 /// Puts a message of at most [`MAX_BUNDLED`] bytes behind those of a bundle.
