@@ -14,7 +14,7 @@ demo: ## a dApp and xApps on one host, then on two: live table, latencies, fault
 	@scripts/setup base rust python
 	@scripts/call demo/run
 
-test: ## all tests: Rust, C, Python, whole system (under 15 minutes on two cores once built)
+test: ## all tests: Rust, C, Python, whole system (20 to 30 minutes on two cores once built)
 	@scripts/setup base rust python dpdk
 	@scripts/test
 

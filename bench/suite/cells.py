@@ -119,7 +119,7 @@ FULL = Extent("full", (64, 1024, 8192), (64, 1024), (1, 2, 4, 6, 8), True, 5, 15
 #: A few cells between two hosts, for the bars that matter most; three rounds stay within the budget.
 QUICK_VETH = (
     ("rtt", "insane", "adaptive", ""), ("rtt", "insane", "sleep", ""), ("rtt", "udp", "sleep", ""),
-    ("rtt", "insane", "spin", "polled"), ("rtt", "udp", "spin", ""),
+    ("rtt", "insane", "spin", "polled"), ("rtt", "insane", "adaptive", "polled"), ("rtt", "udp", "spin", ""),
     ("rtt", "zeromq", "sleep", ""), ("rtt", "zenoh", "sleep", ""), ("rtt", "floor", "sleep", "chain-2"),
     ("rtt", "floor", "sleep", "chain-6"), ("rtt", "floor", "adaptive", "relay"),
     ("oneway", "floor", "adaptive", "relay-gso"),

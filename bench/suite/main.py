@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import added, cells, hosts, machine, plots, profile, report, rows, systems
+from . import added, cells, hosts, machine, plots, profile, report, rows, stats, systems
 from .bars import Judge
 from .measure import Bench, Outcome
 
@@ -42,6 +42,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the order and the bootstrap (default: the clock)")
     parser.add_argument("--rounds", type=int, help="this many rounds, whatever the time")
     parser.add_argument("--budget", type=float, metavar="S", help="no further round after so many seconds")
+    parser.add_argument("--drift", type=float, metavar="PERCENT", default=100 * stats.FLOOR_TOLERANCE,
+                        help="how far the floors before and after a repetition may be apart for it to count (default: "
+                             "%(default)g); more on a machine that does not hold still, for figures that tell less")
     parser.add_argument("--nice", type=int, default=0, help="priority of the measured processes, such as -20")
     parser.add_argument("--jobs", type=int, help="parallel build jobs")
     parser.add_argument("--no-build", action="store_true", help="use what is built")
@@ -64,6 +67,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         options.cores = (first, second)
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if not options.drift >= 0:
+        parser.error("--drift must be at least 0")
     if not -20 <= options.nice <= 19:
         parser.error("--nice must be from -20 to 19")
     if options.jobs is not None and options.jobs < 1:
@@ -149,13 +154,13 @@ def main(arguments: list[str]) -> int:
             return 0
         os.sched_setaffinity(0, cores.orchestrator)
         seed = options.seed if options.seed is not None else time.time_ns() % 2**32
-        bench = Bench(present, chosen, extent, cores, method, seed, options.nice, say, pair_of_hosts)
+        bench = Bench(present, chosen, extent, cores, method, seed, options.nice, say, pair_of_hosts, options.drift / 100)
         outcome = bench.run()
         profiles = profile.profile(chosen, bench.profiled, say) if options.profile else []
     facts["run"] = {
         "extent": extent.name, "seed": seed, "pair": list(cores.pair), "aux_core": cores.aux, "nice": options.nice,
         "rounds": outcome.rounds, "seconds": round(outcome.seconds, 1), "cells": len(chosen),
-        "discarded": sum(outcome.discarded.values()), "failed": sum(outcome.failed.values()),
+        "drift_percent": options.drift, "discarded": sum(outcome.discarded.values()), "failed": sum(outcome.failed.values()),
     }
     facts["versions"] = {key: system.describe.get("version") for key, system in present.items()}
     facts["absent"], facts["notes"] = absent, notes + _failed_cells(outcome)
@@ -207,6 +212,8 @@ def _write(
         say(f"ABSENT: {key}: {reason}")
     say(f"{len(table)} rows in {options.out}, report in {folder / 'report.md'}")
     if not table:
-        say("bench: nothing was measured")
+        run = facts["run"]
+        say(f"bench: nothing was measured: of the repetitions {run['discarded']} were discarded because the machine had "
+            f"moved by more than {run['drift_percent']:g} %, and {run['failed']} failed; see --drift")
         return 1
     return 0

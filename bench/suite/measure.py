@@ -163,9 +163,9 @@ class Bench:
 
     def __init__(
         self, systems: dict[str, System], cells: list[Cell], extent: Extent, cores: Cores, method: Path, seed: int,
-        nice: int, say: Callable[[str], None], hosts: Hosts | None = None,
+        nice: int, say: Callable[[str], None], hosts: Hosts | None = None, drift: float = stats.FLOOR_TOLERANCE,
     ) -> None:
-        self.hosts = hosts
+        self.hosts, self.drift = hosts, drift
         self.systems, self.cells, self.extent, self.cores = systems, cells, extent, cores
         self.method, self.nice, self.say = method, nice, say
         self.rng = random.Random(seed)
@@ -221,7 +221,7 @@ class Bench:
                 self.say(f"VOID: {cell.label}: {reason}")
                 return False
             self._in_a_row[cell] = 0
-            if not stats.floors_agree(before, after):
+            if not stats.floors_agree(before, after, self.drift):
                 self.outcome.discarded[cell] += 1
                 continue
             self.outcome.kept.append(

@@ -187,7 +187,8 @@ def make_report(
         f"{machine['cpu']}, {machine['logical_cpus']} CPUs{' (virtual)' if machine['virtual'] else ''}, kernel "
         f"{machine['kernel']}, load {machine['load_average'][0]:.2f} at the start. Pair of cores {run['pair']}, seed "
         f"{run['seed']}, {run['rounds']} rounds in {run['seconds']:.0f} s ({run['extent']}), {run['discarded']} "
-        f"repetitions discarded because their two floors differed by more than 20 %, {run['failed']} failed."
+        f"repetitions discarded because their two floors differed by more than {run['drift_percent']:g} %, "
+        f"{run['failed']} failed."
     )
     out += ["", "Figures are medians over repetitions with a 95 % bootstrap interval in brackets; a difference inside "
             "the interval is a tie. Spinning, adaptive and sleeping ends never share a table. `×` is the median of "

@@ -59,6 +59,14 @@ class Repeating(unittest.TestCase):
         self.assertEqual(made.outcome.discarded[cell()], 1)
         self.assertEqual(len(made.outcome.kept), 1)
 
+    def test_a_run_says_how_much_the_machine_may_move(self) -> None:
+        for drift, kept in ((0.2, 0), (2.4, 0), (2.6, 1)):
+            made = bench([cell()], [0.2, 0.7] * 3)
+            made.drift = drift
+            with mock.patch.object(measure, "run_cell", return_value=latency(6)):
+                self.assertEqual(made.repeat(cell(), 1), bool(kept))
+            self.assertEqual(len(made.outcome.kept), kept)
+
     def test_retries_are_bounded(self) -> None:
         made = bench([cell()], [0.2, 0.7] * 10)
         with mock.patch.object(measure, "run_cell", return_value=latency(6)) as ran:

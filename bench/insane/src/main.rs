@@ -461,8 +461,7 @@ fn modes() -> Vec<Mode> {
     modes.extend(bypass::modes());
     modes.extend(crowd::modes());
     let alone = bypass::alone().map(|variant| Mode::new("turns", Waiting::Spin, "datagram").variant(variant));
-    let polled = polled::variants().map(|variant| Mode::new("rtt", Waiting::Spin, "datagram").variant(variant).veth());
-    modes.into_iter().map(Mode::aux).chain(alone).chain(polled).collect()
+    modes.into_iter().map(Mode::aux).chain(alone).chain(polled::modes()).collect()
 }
 
 fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {

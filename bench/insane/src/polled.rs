@@ -1,16 +1,18 @@
-//! Ends that give their runtime's network its turns: the thread that asks, or answers, is also the one that sends and receives. So two
-//! cores, one on each host, are enough for everything to spin (`Server::start_polled`).
+//! Ends that give their runtime's network its turns: the thread that asks, or answers, is also the one that sends and receives
+//! (`Server::start_polled`). So two cores, one on each host, are enough for everything to spin, and where nobody spins without end a
+//! message wakes one process on each host instead of two: such an end sleeps when a runtime's thread would.
 //!
 //! Until an end is asked for its first turn, and while it opens something, a thread beside it has them.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use bench_harness::Args;
-use insane::{Message, Sink};
+use bench_harness::{Args, Mode, Waiting};
+use insane::{Message, Sink, WaitSet};
 use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
 
@@ -28,16 +30,21 @@ pub(crate) fn base(variant: &str) -> Option<&str> {
     if base.is_empty() { Some(base) } else { base.strip_suffix('-') }
 }
 
-/// Such variants: of kernel UDP, AF_XDP and, where there is DPDK, over its ports.
-pub(crate) fn variants() -> impl Iterator<Item = &'static str> {
+/// What there is of such ends: spinning ones over kernel UDP, AF_XDP and, where there is DPDK, its ports; over kernel UDP also others.
+pub(crate) fn modes() -> impl Iterator<Item = Mode> {
     let over_dpdk = ["dpdk-memif-polled", "dpdk-af-packet-polled", "dpdk-af-xdp-polled"];
-    ["polled", "xdp-polled"].into_iter().chain(over_dpdk.into_iter().filter(|_| bypass::has_dpdk()))
+    let spinning = [SUFFIX, "xdp-polled"].into_iter().chain(over_dpdk.into_iter().filter(|_| bypass::has_dpdk()));
+    let others = [Waiting::Adaptive, Waiting::Sleep].map(|waiting| (waiting, SUFFIX));
+    let all = spinning.map(|variant| (Waiting::Spin, variant)).chain(others);
+    all.map(|(waiting, variant)| Mode::new("rtt", waiting, "datagram").variant(variant).veth())
 }
 
 /// A runtime whose network this process polls.
 pub(crate) struct Polled {
     server: Option<Server>,
     turns: Turns,
+    /// Has the sink that is waited for, and what wakes it; `None`: nobody sleeps.
+    sleeps: Option<WaitSet>,
 }
 
 /// Who has the turns.
@@ -62,6 +69,25 @@ fn beside(mut poller: Poller) -> Turns {
     Turns::Beside(over, std::thread::spawn(poll))
 }
 
+impl Turns {
+    /// Takes them to this thread.
+    fn here(&mut self) -> Result<&mut Poller> {
+        if !matches!(self, Self::Here(_)) {
+            *self = match std::mem::replace(self, Self::Nobody) {
+                Self::Beside(over, thread) => {
+                    over.store(true, Ordering::Relaxed);
+                    Self::Here(Box::new(thread.join().map_err(|_| anyhow!("who polled has panicked"))?))
+                }
+                other => other,
+            };
+        }
+        match self {
+            Self::Here(poller) => Ok(poller),
+            _ => bail!("nobody polls"),
+        }
+    }
+}
+
 impl Polled {
     /// Starts the runtime of this process's host, if the variant has such ends.
     pub(crate) fn start(args: &Args) -> Result<Option<Self>> {
@@ -70,24 +96,8 @@ impl Polled {
         }
         let (server, poller) = Server::start_polled(crate::configuration(args)?)?;
         let poller = poller.context("a runtime without a network")?;
-        Ok(Some(Self { server: Some(server), turns: beside(poller) }))
-    }
-
-    /// Takes the turns to this thread.
-    fn here(&mut self) -> Result<&mut Poller> {
-        if !matches!(self.turns, Turns::Here(_)) {
-            self.turns = match std::mem::replace(&mut self.turns, Turns::Nobody) {
-                Turns::Beside(over, thread) => {
-                    over.store(true, Ordering::Relaxed);
-                    Turns::Here(Box::new(thread.join().map_err(|_| anyhow!("who polled has panicked"))?))
-                }
-                other => other,
-            };
-        }
-        match &mut self.turns {
-            Turns::Here(poller) => Ok(poller),
-            _ => bail!("nobody polls"),
-        }
+        let sleeps = (args.waiting != Waiting::Spin).then(WaitSet::new).transpose()?;
+        Ok(Some(Self { server: Some(server), turns: beside(poller), sleeps }))
     }
 
     /// Lets another thread have the turns.
@@ -100,19 +110,27 @@ impl Polled {
 
     /// A turn: what was emitted before goes.
     pub(crate) fn turn(&mut self) -> Result<()> {
-        self.here()?.turn();
+        self.turns.here()?.turn();
         Ok(())
     }
 
     /// The next message; `None` if none has come for a while.
     pub(crate) fn consume<'s>(&mut self, sink: &'s Sink) -> Result<Option<Message<'s>>> {
-        let poller = self.here()?;
+        let poller = self.turns.here()?;
         let start = Instant::now();
         while start.elapsed() < crate::LOOK {
             for _ in 0..TURNS {
-                poller.turn();
+                let busy = poller.turn();
                 if let Some(message) = sink.try_consume()? {
                     return Ok(Some(message));
+                }
+                let Some(set) = self.sleeps.as_mut().filter(|_| !busy) else { continue };
+                if set.is_empty() {
+                    set.add(sink)?;
+                }
+                if poller.idle() && set.arm()? {
+                    poller.sleep(&[set.as_fd()], crate::LOOK);
+                    break;
                 }
             }
         }
@@ -134,7 +152,7 @@ impl Polled {
 impl Drop for Polled {
     fn drop(&mut self) {
         // It says goodbye before its server goes.
-        let _ = self.here();
+        let _ = self.turns.here();
         self.turns = Turns::Nobody;
         self.server.take().into_iter().for_each(Server::stop);
     }

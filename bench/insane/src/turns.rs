@@ -71,7 +71,8 @@ impl Times {
 }
 
 fn configuration(args: &Args, host: usize) -> Result<Config> {
-    let address = |host: usize| SocketAddr::from((Ipv4Addr::new(127, 0, 0, 1 + host as u8), PORT));
+    // One address: the routes between them have it as their source.
+    let address = |host: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT + host as u16));
     let mut config = Config::default();
     config.runtime.socket = socket(args, host);
     config.runtime.host = format!("host-{host}");

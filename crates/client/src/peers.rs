@@ -28,10 +28,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+mod opening;
 mod parking;
+
+use opening::{offer, open_waiting, send_segments};
 
 /// Event data of doorbells begin here.
 const FIRST_BELL: u64 = 1 << 32;
+
+/// A flow that is to be opened: the source's number and epoch, the sink, the channel, and whether the sink observes.
+type Wanted = (usize, Epoch, SinkId, u64, bool);
+
+/// A flow that a sink was asked for and has not answered.
+#[derive(Debug)]
+struct Asked {
+    observer: bool,
+    /// It was added once more: the sink was gone meanwhile, which may be the answer.
+    again: Option<Wanted>,
+}
 
 /// A link that this session produces on.
 #[derive(Debug)]
@@ -40,8 +54,8 @@ struct Outgoing {
     /// Before it is accepted: the memory to make the producer of.
     offered: Option<Arc<SharedMemory>>,
     at: usize,
-    waiting: Vec<(usize, Epoch, SinkId, u64, bool)>,
-    asked: HashMap<(u32, SinkId), bool>,
+    waiting: Vec<Wanted>,
+    asked: HashMap<(u32, SinkId), Asked>,
     /// Flows of a parked link that are open here too: their cells, and the numbers under which their sinks joined.
     reopened: HashMap<(usize, SinkId), Reopened>,
     /// Other flows that were opened while there was one.
@@ -88,6 +102,12 @@ pub(crate) struct Peers {
 }
 
 impl PairEnd {
+    /// Says that a flow of this session's has ended at a position of the ring.
+    fn say_closed(&mut self, link: u32, (source, sink): (u32, SinkId), position: u64) {
+        let closed = peer::FlowClosed { source, sink: sink.to_bytes(), position };
+        self.send(link, Body::FlowClosed(closed), &[]);
+    }
+
     fn send(&mut self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
         let bytes = encode(&ToPeer { link, body: Some(body) });
         if let Err(unread) = self.unsent.send(self.socket.as_fd(), bytes, fds) {
@@ -565,8 +585,8 @@ impl Peers {
     fn flow_opened(&mut self, at: usize, link: u32, flow: &peer::FlowOpened) -> Result<()> {
         let outgoing = self.outgoing(at, link)?;
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
-        let observer = outgoing.asked.remove(&(flow.source, sink));
-        let observer = observer.ok_or_else(|| refuse("a flow that was not asked for"))?;
+        let asked = outgoing.asked.remove(&(flow.source, sink));
+        let Asked { observer, .. } = asked.ok_or_else(|| refuse("a flow that was not asked for"))?;
         let stream = outgoing.stream.clone();
         if let Some(parked) = self.parked_flows(&stream) {
             let key = (flow.source as usize, sink);
@@ -589,7 +609,8 @@ impl Peers {
         let mut tx = outgoing.stream.tx.visit();
         // What waits was not meant for the new sink.
         tx.close_pack(flow.source as usize, false);
-        let Some(source) = tx.sources.get_mut(flow.source as usize).and_then(Option::as_mut) else { return Ok(()) };
+        let position = tx.links[outgoing.at].as_ref().map_or(0, |l| l.producer.position());
+        let source = tx.sources.get_mut(flow.source as usize).and_then(Option::as_mut);
         let epoch = lock(&shared.endpoints).iter().find_map(|e| match e {
             Endpoint::Source { stream, epoch, index, .. }
                 if *index == flow.source as usize && Arc::ptr_eq(stream, &outgoing.stream) =>
@@ -598,7 +619,14 @@ impl Peers {
             }
             _ => None,
         });
-        let Some(epoch) = epoch else { return Ok(()) };
+        let (Some(source), Some(epoch)) = (source, epoch) else {
+            // It closed meanwhile: the sink is not to wait for what never comes.
+            drop(tx);
+            if let Some(pair) = self.pairs[at].as_mut() {
+                pair.say_closed(link, (flow.source, sink), position);
+            }
+            return Ok(());
+        };
         let cell = shared.cells().start(CellState::Producing, epoch, sink)?;
         let new = TxFlow::new(sink, cell, flow.cell, observer, source.sequence + 1);
         match source.routes.iter_mut().find(|r| r.link == outgoing.at) {
@@ -618,10 +646,14 @@ impl Peers {
     fn flow_close(&mut self, at: usize, link: u32, flow: &peer::FlowRef) -> Result<()> {
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let outgoing = self.outgoing(at, link)?;
-        outgoing.asked.remove(&(flow.source, sink));
-        outgoing.reopened.remove(&(flow.source as usize, sink));
+        let key = (flow.source as usize, sink);
+        // This is about what it was asked first. It is back, and asked anew when it has heard that.
+        let back = outgoing.asked.remove(&(flow.source, sink)).and_then(|asked| asked.again);
+        outgoing.reopened.remove(&key);
         outgoing.late.retain(|f| (f.source, &f.sink) != (flow.source, &flow.sink));
-        outgoing.waiting.retain(|w| (w.0, w.2) != (flow.source as usize, sink));
+        outgoing.waiting.retain(|w| (w.0, w.2) != key);
+        outgoing.waiting.extend(back);
+        let stream = outgoing.stream.clone();
         let (cell, position) = {
             let mut tx = outgoing.stream.tx.visit();
             let cell = tx.end_flow(flow.source as usize, sink, false);
@@ -630,9 +662,12 @@ impl Peers {
         if let Some(cell) = cell {
             self.shared.cells().end(cell.index());
         }
+        let parked = back.and_then(|_| self.parked_flows(&stream));
         if let Some(pair) = self.pairs[at].as_mut() {
-            let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position };
-            pair.send(link, Body::FlowClosed(closed), &[]);
+            pair.say_closed(link, (flow.source, sink), position);
+            if back.is_some() {
+                open_waiting(pair, link, parked.as_deref());
+            }
         }
         Ok(())
     }
@@ -759,8 +794,7 @@ impl Peers {
                     .iter()
                     .find(|(_, o)| o.offered.is_none() && o.at == at && Arc::ptr_eq(&o.stream, stream));
                 if let Some(link) = link.map(|(l, _)| *l) {
-                    let closed = peer::FlowClosed { source: index as u32, sink: sink.to_bytes(), position };
-                    pair.send(link, Body::FlowClosed(closed), &[]);
+                    pair.say_closed(link, (index as u32, *sink), position);
                 }
             }
         }
@@ -810,69 +844,5 @@ impl Peers {
         let wakers: Vec<_> = rx.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
         drop(rx);
         wakers.into_iter().for_each(std::task::Waker::wake);
-    }
-}
-
-fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result<u32> {
-    let memory = Arc::new(SharedMemory::create("insane-delivery", DeliveryBlock::bytes(entries)?, false, true)?);
-    DeliveryBlock::create(memory.clone(), entries)?;
-    let link = pair.next_link;
-    pair.next_link += 1;
-    reach(Step::Attach);
-    let body = peer::LinkOffer { stream: stream.name.clone(), entries, reliable: stream.reliable, layout: LAYOUT };
-    pair.send(link, Body::LinkOffer(body), &[memory.fd()]);
-    let outgoing = Outgoing {
-        stream: stream.clone(),
-        offered: Some(memory),
-        at: usize::MAX,
-        waiting: Vec::new(),
-        asked: HashMap::new(),
-        reopened: HashMap::new(),
-        late: Vec::new(),
-    };
-    pair.outgoing.insert(link, outgoing);
-    Ok(link)
-}
-
-fn send_segments(pair: &mut PairEnd, link: u32) {
-    let Some(outgoing) = pair.outgoing.get(&link) else { return };
-    let news = {
-        let mut tx = outgoing.stream.tx.visit();
-        let Tx { slab, links, .. } = &mut *tx;
-        let Some(link) = links.get_mut(outgoing.at).and_then(Option::as_mut) else { return };
-        link.told.news(slab, &link.producer, false)
-    };
-    for number in news.gone {
-        pair.send(link, Body::SegmentRemove(peer::SegmentRef { segment: number.into() }), &[]);
-    }
-    for (number, segment) in &news.new {
-        let geometry = segment.geometry();
-        let body = peer::SegmentAdd {
-            segment: u32::from(*number),
-            stride: geometry.stride,
-            slots: geometry.slots,
-            headroom: 0,
-            bytes: segment.bytes(),
-        };
-        pair.send(link, Body::SegmentAdd(body), &[segment.fd()]);
-    }
-}
-
-/// Opens the flows that wait for a link. While it takes over from one that is `parked`, only that one's: others would get what was
-/// emitted before.
-fn open_waiting(pair: &mut PairEnd, link: u32, parked: Option<&[(usize, SinkId)]>) {
-    let Some(outgoing) = pair.outgoing.get_mut(&link).filter(|o| o.offered.is_none()) else { return };
-    let strict = outgoing.stream.strict;
-    for (index, epoch, sink, channel, observer) in std::mem::take(&mut outgoing.waiting) {
-        let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
-        if parked.is_some_and(|p| !p.contains(&(index, sink))) {
-            outgoing.waiting.push((index, epoch, sink, channel, observer));
-            continue;
-        }
-        if outgoing.asked.insert((index as u32, sink), observer).is_some() {
-            continue;
-        }
-        let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
-        pair.send(link, Body::FlowOpen(peer::FlowOpen { source: index as u32, epoch, sink, channel, strict }), &[]);
     }
 }

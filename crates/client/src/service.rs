@@ -234,8 +234,9 @@ impl Service {
             match command {
                 Command::Ask(request, body) => self.ask(request, body),
                 Command::CloseSink(stream, index, id) => {
-                    self.tell(to_runtime::Body::CloseSink(control::CloseSink { sink: id.to_bytes() }));
+                    // Its links end before the runtime withdraws it: whoever hears of that may send what is not meant for it any more.
                     self.peers.close_sink(&stream, index, id);
+                    self.tell(to_runtime::Body::CloseSink(control::CloseSink { sink: id.to_bytes() }));
                 }
                 Command::CloseSource(stream, index, epoch) => {
                     // What it has emitted needs it until there is a runtime again.

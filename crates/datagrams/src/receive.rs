@@ -37,7 +37,12 @@ fn join(before: Option<&mut Taken>, from: Address, payload: &[u8]) -> bool {
 impl Opened {
     /// Gives a frame to the engine, and the payload of a datagram for us to `take`.
     /// With the payload comes where it lies in the frame, if it lies there alone.
-    fn arrived(&mut self, now: u64, frame: &dyn InPlace, take: impl FnOnce(SocketAddr, &[u8], Option<Range<usize>>)) {
+    fn arrived(
+        &mut self,
+        now: impl FnOnce() -> u64,
+        frame: &dyn InPlace,
+        take: impl FnOnce(SocketAddr, &[u8], Option<Range<usize>>),
+    ) {
         let Self { engine, outbox, scratch, binding, .. } = self;
         let alone = frame.first().len() == frame.len();
         let bytes = if alone {
@@ -48,7 +53,12 @@ impl Opened {
             frame.copy_to(0..frame.len(), scratch);
             scratch
         };
-        if let Received::Udp(datagram) = engine.receive(now, &Arrival::new(0, bytes), outbox)
+        let arrival = Arrival::new(0, bytes);
+        let received = match engine.receive_alike(&arrival) {
+            Some(datagram) => Received::Udp(datagram),
+            None => engine.receive(now(), &arrival, outbox),
+        };
+        if let Received::Udp(datagram) = received
             && datagram.binding == *binding
         {
             let place = match &datagram.payload {
@@ -80,7 +90,7 @@ impl<R: RawDatapath> Datagrams<R> {
         let overruns = &mut self.stats.overruns;
         self.raw.receive_in_place(LOOK, &mut |frame| {
             let mut came = None;
-            opened.arrived(now, frame, |from, payload, _| came = Some((from, payload.to_vec())));
+            opened.arrived(|| now, frame, |from, payload, _| came = Some((from, payload.to_vec())));
             match came {
                 Some(came) if opened.came.len() < MOST_CAME => opened.came.push_back(came),
                 Some(_) => *overruns += 1,
@@ -134,7 +144,7 @@ impl<R: RawDatapath> Datagrams<R> {
         }
         let (left, mut full) = (most - report.frames, false);
         let below = self.raw.receive_in_place(left, &mut |frame| {
-            opened.arrived(now(), frame, |from, payload, lies| {
+            opened.arrived(&mut now, frame, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
                 if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {

@@ -143,8 +143,8 @@ impl<R: RawDatapath> Datagrams<R> {
             self.stats.sent_bytes += frame.len() as u64;
         }
         if let Some(opened) = &mut self.opened {
-            // A question may have been put: when it is to be repeated is known by then.
-            opened.poll(now);
+            // A question may have been put, which is to be repeated.
+            opened.due = opened.engine.due(now).unwrap_or(u64::MAX);
             opened.outbox.flush(&mut self.raw);
         }
         report

@@ -130,7 +130,8 @@ typedef struct insane_datapath_table {
     /* Sends frames in order: how many it has taken, 0 to `count`, from the first on. The buffers of those are the plug-in's again;
      * those of the others stay the host's, which sends or releases them. */
     int32_t (*send)(insane_datapath_port *port, const insane_datapath_outgoing *frames, uint32_t count);
-    /* Up to `count` frames that have come: how many, 0 to `count`. */
+    /* Up to `count` frames that have come, which is at most INSANE_DATAPATH_BURST: how many, 0 to `count`. After fewer than `count` the
+     * host asks again with its next look. */
     int32_t (*receive)(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count);
     /* Takes buffers back, of reserved room that is not sent and of frames that were received. */
     void (*release)(insane_datapath_port *port, void *const *handles, uint32_t count);

@@ -9,6 +9,7 @@ use insane_datapath::memory::Slot;
 use insane_datapath::raw::InPlace;
 
 use crate::PluginDatapath;
+use crate::abi::BURST;
 use crate::port::{Arrived, Lends};
 
 /// A frame that is shown.
@@ -74,13 +75,16 @@ impl PluginDatapath {
     ) -> RxReport {
         let mut report = RxReport::default();
         self.flush();
-        let (mut seen, mut goes_on, mut fault) = (0, true, None);
+        let (mut seen, mut goes_on, mut asks, mut fault) = (0, true, true, None);
         let Some(opened) = &mut self.opened else { return report };
         while goes_on && seen < limit && ready() {
-            if opened.held.is_empty() {
-                // What came before a fault is shown all the same.
-                if let Err(found) = self.port.receive(limit - seen, opened.info.max_frame, &mut opened.held) {
-                    fault = Some(found);
+            if opened.held.is_empty() && asks {
+                let most = (limit - seen).min(BURST);
+                match self.port.receive(most, opened.info.max_frame, &mut opened.held) {
+                    // Fewer than there was room for: there are no more.
+                    Ok(came) => asks = came == most,
+                    // What came before a fault is shown all the same.
+                    Err(found) => fault = Some(found),
                 }
             }
             let Some(arrived) = opened.held.pop_front() else { break };

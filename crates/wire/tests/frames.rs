@@ -7,7 +7,7 @@ use insane_wire::frame::record::{
 };
 use insane_wire::frame::{
     CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, build_lone, followers, lone_head, parse,
-    read_lone,
+    read_lone, stride,
 };
 use proptest::prelude::*;
 
@@ -48,6 +48,39 @@ proptest! {
         } else {
             prop_assert_eq!((len, alone.len()), (None, 5));
         }
+    }
+
+    #[test]
+    fn frames_that_were_joined_say_how_far_apart_they_are(
+        size in 1usize..300, shorter in proptest::collection::vec(0usize..300, 0..6), last in 0usize..300,
+    ) {
+        // As they are joined: all of one length, which the longer of the first two has, filled up with zeros; the last is not.
+        let len = lone_frames(1, size)[0].len();
+        let sizes = shorter.iter().map(|less| size - less.min(&(size - 1)));
+        let mut bytes: Vec<u8> = Vec::new();
+        for (n, size) in sizes.enumerate() {
+            bytes.extend_from_slice(&lone_frames(1, size)[0]);
+            bytes.resize((n + 1) * len, 0);
+        }
+        let alone = bytes.is_empty();
+        bytes.extend_from_slice(&lone_frames(1, last.clamp(1, size))[0]);
+        prop_assert_eq!(stride(&bytes), if alone { bytes.len() } else { len });
+        // One that was filled up and is alone is one.
+        if alone {
+            let longer = bytes.len() + last;
+            bytes.resize(longer, 0);
+            prop_assert_eq!(stride(&bytes), longer);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_frames_are_apart_somehow(bytes in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..3) {
+        let mut bytes = bytes;
+        let good = &lone_frames(1, 8)[0];
+        let kept = [0, 4, 6][keep].min(bytes.len());
+        bytes[..kept].copy_from_slice(&good[..kept]);
+        let apart = stride(&bytes);
+        prop_assert!(apart == bytes.len() || (HEADER_BYTES..bytes.len()).contains(&apart), "{} of {}", apart, bytes.len());
     }
 
     #[test]

@@ -101,6 +101,12 @@ impl Raw {
         &self.stream.1
     }
 
+    /// The stream's number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.stream.0
+    }
+
     /// Asks, and waits for the answer; events are kept.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,16 @@ pub fn hosts(count: usize, change: impl Fn(usize, &mut Config)) -> Vec<Host> {
             })
         })
         .collect()
+}
+
+/// Tells threads to go on no longer, when it is dropped: also when the test fails.
+#[derive(Debug)]
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Waits until something holds, at most [`LIMIT`].

@@ -4,22 +4,14 @@ use insane::Qos;
 use insane_shm::counters::Count;
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two, within,
+    Ends, LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two,
+    within,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
-
-/// Tells threads to go on no longer, also when the test fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 #[test]
 fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {

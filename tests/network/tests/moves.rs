@@ -39,7 +39,7 @@ fn a_bad_network_over_xdp_costs_only_what_is_counted() {
         if reliable {
             assert!(got.iter().copied().eq(0..sent), "{} of {sent}", got.len());
         }
-        assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+        assert!(eventually(|| law_holds(&a)), "{qos:?}: {}; there {}", law(&a), status(&b));
     }
     assert!(network_count(&status(&a), "dropped") > 0, "nothing was lost: {}", law(&a));
 }

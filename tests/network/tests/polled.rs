@@ -1,27 +1,29 @@
-//! Runtimes whose network side has no thread: one loop polls two of them, and is their applications too.
+//! Runtimes whose network side has no thread: one loop polls two of them, and is their applications too; another sleeps between messages.
 
-use insane::{Message, Session, Sink, SinkOptions, SourceOptions, Wait};
+use insane::{Message, Session, Sink, SinkOptions, SourceOptions, Wait, WaitSet};
 use insane_runtime::config::Config;
 use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, free_addresses, reliable};
+use insane_tests_network::{Ends, LIMIT, config, eventually, free_addresses, reliable};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 2000;
 
-fn start(folder: &Path, at: usize, addresses: &[SocketAddr]) -> (Server, Poller) {
-    let mut config = Config::default();
+fn configuration(folder: &Path, at: usize, addresses: &[SocketAddr]) -> Config {
+    let mut config = config(&format!("host-{at}"), addresses[at], addresses);
     config.runtime.socket = folder.join(format!("{at}.sock"));
-    config.runtime.host = format!("host-{at}");
-    let network = config.network.get_or_insert_default();
-    network.listen = addresses[at];
-    network.peers = vec![addresses[1 - at]];
-    network.patience_ms = 500;
-    let (server, poller) = Server::start_polled(config).unwrap();
+    config.network.get_or_insert_default().patience_ms = 500;
+    config
+}
+
+fn start(folder: &Path, at: usize, addresses: &[SocketAddr]) -> (Server, Poller) {
+    let (server, poller) = Server::start_polled(configuration(folder, at, addresses)).unwrap();
     (server, poller.unwrap())
 }
 
@@ -90,4 +92,81 @@ fn one_loop_polls_two_runtimes_and_is_their_applications() {
     // A server that has stopped has nothing to be polled for.
     servers.into_iter().for_each(Server::stop);
     assert!(eventually(|| !pollers[0].turn()));
+}
+
+#[test]
+fn a_loop_that_sleeps_is_woken_by_its_network_and_by_what_else_it_waits_for() {
+    let _watchdog = Watchdog::start("polled asleep", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = free_addresses(2);
+    let (server, poller) = start(folder.path(), 0, &addresses);
+    let far = Server::start(configuration(folder.path(), 1, &addresses)).unwrap();
+    let open = |at: usize| Session::builder("polled").socket(folder.path().join(format!("{at}.sock"))).open().unwrap();
+    let (here, there, beside) = (open(0), open(1), open(0));
+    let mut pollers = [poller];
+    let (asked, answers, asks, answered, near) = polled(&mut pollers, || {
+        let streams = [&here, &there, &beside].map(|session| session.stream(reliable()).unwrap());
+        let asked = streams[0].sink("questions").unwrap();
+        let answered = streams[1].sink("answers").unwrap();
+        let answers = streams[0].source("answers").unwrap();
+        let (asks, near) = (streams[1].source("questions").unwrap(), streams[2].source("questions").unwrap());
+        for source in [&asks, &near, &answers] {
+            assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        }
+        (asked, answers, asks, answered, near)
+    });
+    let [mut poller] = pollers;
+    let (over, turns, sleeps) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    // Relaxed: nothing is read on the strength of these.
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut set = WaitSet::new().unwrap();
+            set.add(&asked).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                let mut busy = poller.turn();
+                turns.fetch_add(1, Ordering::Relaxed);
+                while let Some(question) = asked.try_consume().unwrap() {
+                    answers.send(&question.to_vec()).unwrap();
+                    busy = true;
+                }
+                if !busy && poller.idle() && set.arm().unwrap() {
+                    sleeps.fetch_add(1, Ordering::Relaxed);
+                    poller.sleep(&[set.as_fd()], Duration::from_secs(1));
+                }
+            }
+        });
+        let _ends = Ends(&over);
+        let slept = count(&sleeps);
+        for round in 1..=100u64 {
+            // Every third by a session of the same host: that does not pass the network side. Some find it awake, others asleep.
+            let by = if round % 3 == 0 { &near } else { &asks };
+            by.send(&round.to_le_bytes()).unwrap();
+            assert_eq!(answered.consume_timeout(LIMIT).unwrap().to_vec(), round.to_le_bytes().to_vec());
+            std::thread::sleep(Duration::from_millis(round % 4));
+        }
+        assert!(count(&sleeps) > slept, "{} sleeps", count(&sleeps));
+        // Who looked again and again would look some hundred thousand times.
+        let before = count(&turns);
+        std::thread::sleep(Duration::from_secs(1));
+        let looked = count(&turns) - before;
+        assert!(looked < 5_000, "{looked} turns in a second in which nothing came");
+    });
+    // Nothing comes: it sleeps for as long as it may, in several pieces where something is due before.
+    let (began, mut most) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < Duration::from_millis(300) {
+        let start = Instant::now();
+        while poller.turn() || !poller.idle() {}
+        poller.sleep(&[], Duration::from_millis(20));
+        most = most.max(start.elapsed());
+    }
+    assert!(most >= Duration::from_millis(4), "the longest sleep took {most:?}");
+    // A server that has stopped wakes it, and it sleeps no more.
+    server.stop();
+    let began = Instant::now();
+    for _ in 0..3 {
+        poller.sleep(&[], LIMIT);
+    }
+    assert!(began.elapsed() < LIMIT && poller.idle() && !poller.turn(), "{:?}", began.elapsed());
+    far.stop();
 }

@@ -4,7 +4,7 @@
 use insane::{Event, Qos, Session, Sink, Source};
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    LIMIT, Process, eventually, law, law_holds, leave, length, network_count, progress, reliable, status, two,
+    Ends, LIMIT, Process, eventually, law, law_holds, leave, length, network_count, progress, reliable, status, two,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,15 +72,6 @@ impl Way {
 
     fn counts(&self) -> (u64, u64) {
         (self.emitted.load(Ordering::Relaxed), self.seen.load(Ordering::Relaxed))
-    }
-}
-
-/// Tells threads to go on no longer, also when the test fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

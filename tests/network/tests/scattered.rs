@@ -159,6 +159,8 @@ fn who_hoards_messages_stops_nobody_and_keeps_what_he_has() {
         "{}",
         status(&quick)
     );
+    // What was taken so far is nobody's share any more.
+    assert!(eventually(|| lent(&quick) == 0), "{} frames are out", lent(&quick));
     let mut hoard = Vec::new();
     let (mut beyond, mut repeated, mut is_used_up) = (0, 0, false);
     for number in 0..100 {

@@ -1,7 +1,8 @@
 //! Links of reliable streams to a runtime that is gone, and the links of the next that take over from them; see
 //! [`crate::revive`].
 
-use super::{Outgoing, Peers, open_waiting};
+use super::opening::open_waiting;
+use super::{Outgoing, Peers};
 use crate::session::Event;
 use crate::stream::StreamShared;
 use insane_wire::id::{Epoch, SinkId};

@@ -197,6 +197,11 @@ void port_release(insane_datapath_port *port, void *const *handles, uint32_t cou
 {
     (void)port;
     eal_thread();
+    /* What came alone. Received frames are in one piece, and so is room. */
+    if (count == 1) {
+        rte_pktmbuf_free_seg(handles[0]);
+        return;
+    }
     rte_pktmbuf_free_bulk((struct rte_mbuf **)(uintptr_t)handles, count);
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What a UDP datapath is opened with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct UdpConfig {
     /// The address and port that it sends from and receives on. IPv4 or IPv6; port 0 lets the kernel choose.
     pub bind: SocketAddr,
@@ -22,6 +22,10 @@ pub struct UdpConfig {
     pub joined_receive: bool,
     /// Whether each peer is sent to through a socket that is connected to it, where the kernel can.
     pub lines: bool,
+    /// How far apart the frames lie in bytes that are one frame, or several that the kernel has joined, if frames say that themselves:
+    /// at least 1, at most how many bytes there are. Who gets one frame at a time then need not ask the kernel, which answers a call
+    /// that does not ask sooner.
+    pub stride: Option<fn(&[u8]) -> usize>,
 }
 
 impl UdpConfig {
@@ -37,6 +41,7 @@ impl UdpConfig {
             segmentation: true,
             joined_receive: true,
             lines: true,
+            stride: None,
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Receiving: into slots, or, after a look at the head, straight to where the payload belongs.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::memory::Slot;
 
 use crate::sys::{Arrived, MAX_MESSAGES, MAX_PIECES, Messages, Role};
-use crate::{SLOT_BYTES, UdpDatapath};
+use crate::{SLOT_BYTES, UdpDatapath, sys};
 
 /// How many slots the first call offers: most calls find little.
 const FIRST: usize = 2;
@@ -19,9 +21,32 @@ impl UdpDatapath {
         batch.landed.clear();
         batch.heads.clear();
         let mut report = RxReport::default();
-        let alone = self.lone >= LONE && !self.left_open;
+        let lone = self.lone >= LONE;
+        let alone = lone && !self.left_open;
         let (mut pieces, mut want) = (0, if alone { 1 } else { FIRST });
         let before = batch.taken.len();
+        if lone
+            && !place.as_deref().is_some_and(Place::expects)
+            && let Some(stride) = self.config.stride
+        {
+            // Several in a row are for the call that takes many.
+            let most = if alone { 1 } else { 2 };
+            while pieces < most.min(batch.limit) && report.frames <= pieces {
+                match self.receive_single(batch, stride, &mut report) {
+                    None => return report,
+                    Some(false) => {
+                        self.note_lone(report.frames, false);
+                        return report;
+                    }
+                    Some(true) => pieces += 1,
+                }
+            }
+            if alone && report.frames <= 1 {
+                self.note_lone(report.frames, true);
+                return report;
+            }
+            want = MAX_MESSAGES;
+        }
         while pieces < batch.limit {
             if let Some(place) = place.as_deref_mut().filter(|place| place.expects()) {
                 // What landed is before what was taken: the order within a batch is not said otherwise.
@@ -63,6 +88,47 @@ impl UdpDatapath {
         self.left_open = open;
     }
 
+    /// Receives one piece into a slot; whether one came. `None` without a slot, or closed.
+    fn receive_single(
+        &mut self,
+        batch: &mut RxBatch,
+        stride: fn(&[u8]) -> usize,
+        report: &mut RxReport,
+    ) -> Option<bool> {
+        let socket = self.socket.as_ref()?;
+        let mut slot = batch.free.pop()?;
+        self.stats.calls += 1;
+        // An error is an answer to something that was sent, or the socket's end; either way nothing came.
+        let Ok(Some((len, from))) = sys::receive_single(socket.as_fd(), slot.bytes_mut()) else {
+            batch.free.push(slot);
+            return Some(false);
+        };
+        let stride = stride(slot.bytes().get(..len).unwrap_or_default()).clamp(1, len.max(1));
+        self.take(batch, slot, (len, stride), from, report);
+        Some(true)
+    }
+
+    /// Notes what came, in frames of `stride` bytes; it is spoiled if nobody has sent it, or nothing.
+    fn take(
+        &mut self,
+        batch: &mut RxBatch,
+        slot: Slot,
+        (len, stride): (usize, usize),
+        from: Option<SocketAddr>,
+        report: &mut RxReport,
+    ) {
+        let Some(from) = from.filter(|_| len > 0) else {
+            self.stats.spoiled += 1;
+            batch.free.push(slot);
+            return;
+        };
+        let frames = len.div_ceil(stride);
+        report.frames += frames;
+        self.stats.received_frames += frames as u64;
+        self.stats.received_bytes += len as u64;
+        batch.taken.push(Taken { slot, len, stride, from: Address::Ip(from) });
+    }
+
     /// Receives into up to `want` slots; says how many pieces came, and how many slots were offered. `None` without slots,
     /// or closed.
     fn receive_slots(&mut self, batch: &mut RxBatch, want: usize, report: &mut RxReport) -> Option<(usize, usize)> {
@@ -93,24 +159,14 @@ impl UdpDatapath {
         let came = came.unwrap_or(0);
         // Back in the order in which they are taken.
         batch.free.extend(self.filling.drain(came..).rev());
-        for (n, slot) in self.filling.drain(..).enumerate() {
+        let mut filled = std::mem::take(&mut self.filling);
+        for (n, slot) in filled.drain(..).enumerate() {
             let arrived = self.into.arrived(n);
             count_overruns(&mut self.stats.overruns, &mut self.overruns, arrived);
-            match arrived.from {
-                Some(from) if !arrived.truncated && arrived.len > 0 => {
-                    let stride = arrived.segment.unwrap_or(arrived.len).min(arrived.len);
-                    let frames = arrived.len.div_ceil(stride);
-                    report.frames += frames;
-                    self.stats.received_frames += frames as u64;
-                    self.stats.received_bytes += arrived.len as u64;
-                    batch.taken.push(Taken { slot, len: arrived.len, stride, from: Address::Ip(from) });
-                }
-                _ => {
-                    self.stats.spoiled += 1;
-                    batch.free.push(slot);
-                }
-            }
+            let stride = arrived.segment.unwrap_or(arrived.len).min(arrived.len);
+            self.take(batch, slot, (arrived.len, stride), arrived.from.filter(|_| !arrived.truncated), report);
         }
+        self.filling = filled;
         Some((came, offered))
     }
 

@@ -298,8 +298,10 @@ fn there_is_no_line_where_the_route_has_another_source() {
 
 #[test]
 fn who_was_sent_one_frame_at_a_time_misses_none_when_several_come_at_once() {
-    for address in ["127.0.0.1", "::1"] {
-        let (mut a, mut b, mut c) = (open(local(address)), open(local(address)), open(local(address)));
+    let says: fn(&[u8]) -> usize = |_| 8;
+    for (address, stride) in [("127.0.0.1", None), ("::1", None), ("127.0.0.1", Some(says)), ("::1", Some(says))] {
+        let config = UdpConfig { stride, ..local(address) };
+        let (mut a, mut b, mut c) = (open(local(address)), open(config), open(local(address)));
         let [at_a, at_b, at_c] = [&a, &b, &c].map(|end| end.address().unwrap());
         let free = (0..16).map(|id| Slot::owned(id, b.capabilities().slot_bytes)).collect();
         let mut batch = RxBatch { free, limit: 16, ..RxBatch::default() };
@@ -323,6 +325,14 @@ fn who_was_sent_one_frame_at_a_time_misses_none_when_several_come_at_once() {
             }
             assert_eq!(look(&mut b), (1, vec![at_a]));
             assert_eq!(look(&mut b), (5, vec![at_c, at_a, at_c, at_a, at_c]));
+            assert_eq!(look(&mut b), (0, vec![]));
+            // From one, so that they come joined.
+            (0..6).for_each(|n| {
+                send_numbers(&mut a, &[at_b]);
+                assert_eq!(look(&mut b), (1, vec![at_a]), "{address}, round {round}, frame {n}");
+            });
+            send_numbers(&mut a, &[at_b; 5]);
+            assert_eq!(look(&mut b), (5, vec![at_a]));
             assert_eq!(look(&mut b), (0, vec![]));
         }
     }

@@ -80,7 +80,9 @@ struct End {
 
 impl End {
     fn new(seed: u64, frame_limit: usize) -> Self {
-        let mut udp = UdpDatapath::new(UdpConfig::new("127.0.0.1:0".parse().expect("an address")));
+        let mut config = UdpConfig::new("127.0.0.1:0".parse().expect("an address"));
+        config.stride = Some(insane_wire::frame::stride);
+        let mut udp = UdpDatapath::new(config);
         udp.open().expect("it opens");
         let config =
             Config { frame_limit, dedicated: true, credit_bytes: 2 << 20, credit_messages: 512, ..Config::default() };

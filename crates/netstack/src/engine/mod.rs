@@ -310,6 +310,11 @@ impl Engine {
                 self.reassembly_error(now, &told, out);
             }
         }
+        self.due(now)
+    }
+
+    /// When [`Engine::poll`] is to be called next; `None` if nothing will be due.
+    pub fn due(&mut self, now: u64) -> Option<u64> {
         let next = self.neighbours.next().min(self.reassembly.next()).min(self.tcp_next(now));
         (next < u64::MAX).then_some(next)
     }

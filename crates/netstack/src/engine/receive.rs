@@ -38,16 +38,26 @@ pub(super) struct Context {
 }
 
 impl Engine {
+    /// Takes a frame that has the headers of the last datagram's, and asks nobody for the time; `None` for any other, with nothing done:
+    /// that is for [`Engine::receive`]. Never waits, allocates nothing.
+    #[inline]
+    pub fn receive_alike(&mut self, arrival: &Arrival<'_>) -> Option<Datagram<'static>> {
+        let Some(Event::Udp { binding, from, to, payload }) = self.again(arrival) else { return None };
+        self.stats.received += 1;
+        self.stats.udp += 1;
+        // Only frames that are a datagram each are remembered: it begins with the frame.
+        Some(Datagram { binding, from, to, payload: Payload::Frame(payload) })
+    }
+
     /// Takes a frame. What is to be answered at once goes to `out`. Never waits; allocates nothing for UDP.
     pub fn receive(&mut self, now: u64, arrival: &Arrival<'_>, out: &mut dyn Emit) -> Received<'_> {
+        if let Some(datagram) = self.receive_alike(arrival) {
+            return Received::Udp(datagram);
+        }
         self.stats.received += 1;
         let mut at = 0;
         let mut whole = false;
-        let found = match self.again(arrival) {
-            Some(event) => Ok(event),
-            None => self.frame(now, arrival, &mut at, &mut whole, out),
-        };
-        match found {
+        match self.frame(now, arrival, &mut at, &mut whole, out) {
             Ok(Event::Udp { binding, from, to, payload }) => {
                 self.stats.udp += 1;
                 let payload = if whole {

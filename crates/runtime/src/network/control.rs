@@ -59,7 +59,16 @@ struct Entry {
 pub(crate) struct Underway {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Empty lists of what has gone, for what comes: growing each anew costs more than what is put there.
+    bytes: Vec<Vec<u8>>,
+    spots: Vec<Vec<Spot>>,
 }
+
+/// So many empty lists are kept of each kind.
+const MOST_SPARE: usize = 64;
+
+/// Lists of fewer and of more bytes are not worth it.
+const WORTH_KEEPING: core::ops::RangeInclusive<usize> = 256..=16 << 10;
 
 impl Underway {
     /// Takes something in that goes to so many hosts; its token.
@@ -87,6 +96,33 @@ impl Underway {
         }
         self.free.push(u32::try_from(token).unwrap_or(u32::MAX));
         Some(std::mem::replace(&mut entry.held, Held::Free))
+    }
+
+    /// An empty list for payloads, with room if one is kept.
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
+        self.bytes.pop().unwrap_or_default()
+    }
+
+    /// An empty list for where they are, with room if one is kept.
+    pub(crate) fn spots(&mut self) -> Vec<Spot> {
+        self.spots.pop().unwrap_or_default()
+    }
+
+    /// Keeps the lists of what was given back for what comes.
+    pub(crate) fn recycle(&mut self, held: Held) {
+        let (mut bytes, spots) = match held {
+            Held::Run(_, bytes, spots) => (bytes, Some(spots)),
+            Held::Bytes(bytes) => (bytes, None),
+            _ => return,
+        };
+        if self.bytes.len() < MOST_SPARE && WORTH_KEEPING.contains(&bytes.capacity()) {
+            bytes.clear();
+            self.bytes.push(bytes);
+        }
+        if let Some(mut spots) = spots.filter(|_| self.spots.len() < MOST_SPARE) {
+            spots.clear();
+            self.spots.push(spots);
+        }
     }
 
     fn held(&self, token: u64) -> Option<&Held> {

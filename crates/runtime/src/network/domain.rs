@@ -177,6 +177,11 @@ impl Domain {
         self.remotes.iter().flatten().any(|remote| remote.reliable && remote.flows > 1 && remote.is_awaited())
     }
 
+    /// What one link may hold of the domain's memory: with all of them full, one part is left for what arrives.
+    pub(crate) fn link_cap(&self) -> u64 {
+        self.memory_limit / (self.outlets.iter().flatten().count() as u64 + 1)
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         self.cells.counters.clone()
     }

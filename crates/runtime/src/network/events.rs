@@ -8,9 +8,9 @@ use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched};
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::memory::slot_of;
-use crate::network::outlet::{Arrived, flags};
+use crate::network::outlet::Arrived;
 use crate::network::{FromNetwork, intake};
-use insane_shm::link::{Descriptor, FLAG_PACKED, Fate};
+use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate};
 use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies, Row};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
@@ -147,6 +147,13 @@ impl Hub {
             }
             None => {}
         }
+    }
+
+    /// Reads what sessions have said so far.
+    pub(crate) fn read_pairs(&mut self) {
+        let is_pair = |watched: &Watched| matches!(watched, Watched::Pair(..));
+        let pairs: Vec<u64> = self.watched.iter().filter(|(_, one)| is_pair(one)).map(|(data, _)| *data).collect();
+        pairs.into_iter().for_each(|data| self.woken(data));
     }
 
     /// Reads a pair; whether it lives.
@@ -315,16 +322,22 @@ impl Hub {
         if self.words > 0 {
             self.word_ended(token);
         }
-        let Some((held, place)) = held.as_ref().and_then(|held| Some((held, held.place()?))) else { return };
-        let intake = self.domains[place.domain].intakes[place.link].as_mut();
-        let Some(intake) = intake.filter(|l| l.generation == place.generation) else { return };
-        let fate = match end {
-            End::Expired => Fate::Expired,
-            End::Dropped | End::Unconfirmed => Fate::Dropped,
-            _ => Fate::AsCounted,
-        };
-        reach(Step::Complete);
-        give_back_all(intake, held, fate);
+        let Some(held) = held else { return };
+        let place = held.place().copied();
+        let intake = place.and_then(|place| {
+            let intake = self.domains[place.domain].intakes[place.link].as_mut();
+            intake.filter(|l| l.generation == place.generation)
+        });
+        if let Some(intake) = intake {
+            let fate = match end {
+                End::Expired => Fate::Expired,
+                End::Dropped | End::Unconfirmed => Fate::Dropped,
+                _ => Fate::AsCounted,
+            };
+            reach(Step::Complete);
+            give_back_all(intake, &held, fate);
+        }
+        self.underway.recycle(held);
     }
 
     fn discard(&mut self, host: usize, lies: Lies, frame: Option<(u64, &[u8])>) -> u32 {
@@ -512,4 +525,9 @@ pub(crate) fn give_back_all(intake: &mut intake::Intake, held: &Held, fate: Fate
 pub(crate) fn give_back(intake: &mut intake::Intake, descriptor: &Descriptor, fate: Fate) {
     intake.consumer.release(descriptor, fate);
     intake.returned = true;
+}
+
+/// The flags of a descriptor for what a message's header says.
+fn flags(timestamp_ns: u64, launch_ns: u64) -> u16 {
+    (if timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 }) | (if launch_ns != 0 { FLAG_LAUNCH_TIME } else { 0 })
 }

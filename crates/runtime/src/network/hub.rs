@@ -13,6 +13,7 @@ use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::memory::{Memory, Placer};
+use crate::network::patience::Patience;
 use crate::network::ports::Port;
 use crate::network::scatter::Loan;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
@@ -26,7 +27,7 @@ use insane_transport::{End, Lies, Path};
 use insane_wire::id::SinkId;
 use insane_wire::qos::EffectiveQos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -63,15 +64,9 @@ const AWAITING: (Duration, Duration) = (Duration::from_millis(1), Duration::from
 /// How long it sleeps at first while a stream that moves waits for what they have not counted: nothing wakes it then.
 const MOVING: Duration = Duration::from_micros(50);
 
-/// Who has the thread spin so long at least has given it a core of its own; below, it offers the core to others with each look.
-const OWN_CORE: Duration = Duration::from_millis(1);
-
 /// After so many bytes that were received the core is offered to others, who may be the sinks: they find it in their caches. About as
 /// much is received at once.
 pub(crate) const HANDFUL: usize = 256 << 10;
-
-/// To what the time that it spins grows first.
-const GROWS: Duration = Duration::from_micros(20);
 
 /// How often the report is written.
 const REPORT: Duration = Duration::from_millis(100);
@@ -117,6 +112,8 @@ pub(crate) struct Hub {
     /// A message went past the queues in this turn; the turn before ended with that.
     pub(crate) went_alone: bool,
     put_off: bool,
+    /// Something was received, and what is due was not sent yet.
+    behind: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
     pub(crate) hosts: Vec<Host>,
@@ -210,6 +207,7 @@ impl Hub {
             sleeps,
             went_alone: false,
             put_off: false,
+            behind: false,
             coming: 0,
             hosts,
             by_address,
@@ -246,18 +244,13 @@ impl Hub {
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) {
         tracing::info!(listen = %self.settings.listen, peers = self.hosts.len(), "network");
-        let least = Duration::from_micros(self.settings.spin_us);
-        let most = least.max(Duration::from_micros(self.settings.spin_most_us));
-        let (polite, sleeps) = (least < OWN_CORE, self.sleeps);
-        let (mut spin, mut busy_at) = (least, Duration::ZERO);
+        let sleeps = self.sleeps;
+        let mut patience = Patience::new(&self.settings);
         while !self.stopping {
             let now = self.now();
-            if self.turn(now) {
-                busy_at = now;
-                self.awaiting = None;
-                self.polling = POLLING.0;
+            if self.look_round(now, &mut patience) {
                 let enough = if sleeps { 1 } else { HANDFUL };
-                if polite && self.received >= enough {
+                if patience.polite && self.received >= enough {
                     self.received = 0;
                     // Who sleeps at once has nothing to look for before whom it woke has run, unless that has run already.
                     if !sleeps || !self.has_input() {
@@ -266,22 +259,43 @@ impl Hub {
                 }
                 continue;
             }
-            if now.saturating_sub(busy_at) >= spin && !self.is_lively(now, most * LIVELY) {
-                let woken = self.sleep(now);
-                // More patience, as long as some more would have saved the sleep; less once it is in vain.
-                if self.now().saturating_sub(busy_at) >= most {
-                    spin = (spin / 2).max(least);
-                } else if woken {
-                    spin = (spin * 2).max(GROWS).min(most);
-                }
-            } else if polite {
-                // Whom it waits for may be waiting for this core.
-                rustix::thread::sched_yield();
+            if self.may_sleep(now, &patience) {
+                self.sleep_patiently(now, &mut patience, &[], Duration::MAX);
             } else {
-                std::hint::spin_loop();
+                patience.go_on();
             }
         }
         self.farewell();
+    }
+
+    /// A turn, of which it is remembered when there was something to do. Returns whether there was.
+    pub(crate) fn look_round(&mut self, now: Duration, patience: &mut Patience) -> bool {
+        let busy = self.turn(now);
+        if busy {
+            patience.busy_at = now;
+            self.awaiting = None;
+            self.polling = POLLING.0;
+        }
+        busy
+    }
+
+    /// Whether there was nothing for so long that it is time to sleep.
+    pub(crate) fn may_sleep(&self, now: Duration, patience: &Patience) -> bool {
+        patience.is_over(now) && !self.is_lively(now, patience.most * LIVELY)
+    }
+
+    /// Sleeps until something happens or is due, here or at one of `also`, and learns from that how patient to be. Returns whether
+    /// something happened.
+    pub(crate) fn sleep_patiently(
+        &mut self,
+        now: Duration,
+        patience: &mut Patience,
+        also: &[BorrowedFd<'_>],
+        at_most: Duration,
+    ) -> bool {
+        let woken = self.sleep(now, also, at_most);
+        patience.slept(self.now(), woken);
+        woken
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -293,15 +307,10 @@ impl Hub {
         self.polled_at.is_some_and(|at| now.saturating_sub(at) < patience)
     }
 
-    /// One look at everything. Returns whether there was something to do.
+    /// One look at everything, messages first. Returns whether there was something to do.
     pub(crate) fn turn(&mut self, now: Duration) -> bool {
-        let mut busy = false;
-        if now >= self.glance_at {
-            self.glance_at = now + GLANCE;
-            busy |= self.look();
-        }
         // First what the one who had the core until now may have left.
-        busy |= self.take_from_links(now);
+        let took = self.take_from_links(now);
         // What went alone is on its way: the rest is for the next turn, which comes at once, but not for ever.
         let put_off = std::mem::take(&mut self.put_off);
         if std::mem::take(&mut self.went_alone) && !put_off {
@@ -309,31 +318,53 @@ impl Hub {
             self.drained = self.drained.filter(|_| self.sleeps);
             return true;
         }
-        busy |= self.transmit(now);
+        let sends = took || std::mem::take(&mut self.behind);
+        let mut busy = took;
+        busy |= sends && self.transmit(now);
         let drained = if self.sleeps {
             self.drained.is_some_and(|at| now.saturating_sub(at) < GLANCE)
         } else {
             self.drained.take().is_some_and(|at| now.saturating_sub(at) < AT_ONCE)
         };
-        busy |= !drained && self.receive(now);
+        let received = !drained && self.receive(now);
+        busy |= received;
+        if !sends && received {
+            // Whoever waits for it goes before what is said about it: that is for the next turn.
+            self.behind = true;
+        } else if !sends {
+            busy |= self.transmit(now);
+        }
         if busy {
             self.domains.iter_mut().for_each(Domain::wake_sinks);
         }
-        // Looking at what sinks have counted and given back takes it from their caches: not with each look.
-        if self.sleeps || now >= self.tend_at {
-            self.tend_at = now + TENDING;
-            busy |= self.tend();
-        }
-        if now >= self.chores_at {
-            (self.chores_at, self.chores_due) = (now + CHORES, false);
-            self.chores(now);
-        }
+        busy |= self.tidy(now, busy);
         self.chores_due |= busy;
         if !busy {
             // Whoever looks again because there was nothing looks at everything.
             self.drained = self.drained.filter(|_| self.sleeps);
         }
         busy
+    }
+
+    /// What is to be done now and then, in turns that have nothing else to do as long as there are some. Returns whether there was
+    /// something to do.
+    fn tidy(&mut self, now: Duration, busy: bool) -> bool {
+        let is_due = |at: Duration, every: Duration| now >= at && (!busy || now - at >= every);
+        let mut found = false;
+        // Looking at what sinks have counted and given back takes it from their caches: not with each look.
+        if self.sleeps || is_due(self.tend_at, TENDING) {
+            self.tend_at = now + TENDING;
+            found |= self.tend();
+        }
+        if is_due(self.glance_at, GLANCE) {
+            self.glance_at = now + GLANCE;
+            found |= self.look();
+        }
+        if is_due(self.chores_at, CHORES) {
+            (self.chores_at, self.chores_due) = (now + CHORES, false);
+            self.chores(now);
+        }
+        found
     }
 
     /// Tends the links to local sinks, and gives credit for what has left this thread's memory.
@@ -710,12 +741,12 @@ impl Hub {
     }
 
     /// Sleeps until something happens or is due. Returns whether something happened.
-    fn sleep(&mut self, now: Duration) -> bool {
+    fn sleep(&mut self, now: Duration, also: &[BorrowedFd<'_>], at_most: Duration) -> bool {
         // What this turn has left out.
         if self.tend_at != now + TENDING && self.tend() {
             return false;
         }
-        let mut timeout = self.idle_for(now);
+        let mut timeout = self.idle_for(now).min(at_most);
         if timeout.is_zero() || self.hosts.iter().any(|host| host.goes_on) {
             return false;
         }
@@ -739,7 +770,7 @@ impl Hub {
                 ready |= intake.consumer.ready();
             }
         }
-        let woken = ready || self.wait(timeout);
+        let woken = ready || self.wait(timeout, also);
         self.drained = None;
         for intake in self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten()) {
             if std::mem::take(&mut intake.armed) {
@@ -753,10 +784,11 @@ impl Hub {
     ///
     /// The datapaths' handles are no part of the epoll set: most sleeps end with a frame, and then there is nothing to ask it. It is
     /// poll that waits, because epoll_wait rounds up to milliseconds.
-    fn wait(&mut self, timeout: Duration) -> bool {
+    fn wait(&mut self, timeout: Duration, also: &[BorrowedFd<'_>]) -> bool {
         let ports = self.ports.iter().filter_map(|port| port.datapath.wake_handle());
         let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut waited: Vec<PollFd<'_>> = std::iter::once(self.epoll.as_fd()).chain(ports).map(of).collect();
+        let all = std::iter::once(self.epoll.as_fd()).chain(ports).chain(also.iter().copied());
+        let mut waited: Vec<PollFd<'_>> = all.map(of).collect();
         // A signal ends it early, no more.
         let woken = poll(&mut waited, Timespec::try_from(timeout).ok().as_ref()).is_ok_and(|ready| ready > 0);
         if waited.first().is_some_and(|set| !set.revents().is_empty()) {
@@ -785,21 +817,36 @@ impl Hub {
     }
 
     fn take_orders(&mut self) {
+        let mut withdrawn = Vec::new();
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {
                 ToNetwork::Stop => self.stopping = true,
                 ToNetwork::Found(address) => self.found(address),
                 ToNetwork::Gone(address) => self.gone(address),
                 ToNetwork::Announce(sink) => {
+                    self.withdraw(&mut withdrawn);
                     reach(Step::Announce);
                     self.directory.announce(&sink);
+                    // At once: a host that hears that a sink is attached before it hears of the sink does not take it for one.
+                    self.pass_on();
                 }
-                ToNetwork::Withdraw(sink) => self.directory.withdraw(sink),
+                ToNetwork::Withdraw(sink) => withdrawn.push(sink),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
                 ToNetwork::Rebind(conn, request, asked) => self.asked_to_rebind(conn, request, asked),
             }
         }
+        self.withdraw(&mut withdrawn);
         self.serve_directory();
+    }
+
+    /// Sinks of this host are gone. Their sessions have said before that their links end here: so they do before their sources hear
+    /// that they are gone, and may send what is not meant for them any more.
+    fn withdraw(&mut self, sinks: &mut Vec<SinkId>) {
+        if !sinks.is_empty() {
+            self.read_pairs();
+            sinks.drain(..).for_each(|sink| self.directory.withdraw(sink));
+            self.pass_on();
+        }
     }
 
     /// Whether it was told to stop.

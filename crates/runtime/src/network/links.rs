@@ -97,6 +97,9 @@ impl Hub {
                             plain = delivery.descriptor.length <= run.whole;
                         }
                     }
+                    if plain && run.needs_lists() {
+                        (run.bytes, run.spots) = (self.underway.bytes(), self.underway.spots());
+                    }
                     let intake = self.domains[domain].intakes[link].as_ref().filter(|_| plain);
                     if intake.is_some_and(|intake| run.append(&delivery, larger, &intake.segments)) {
                         taken += 1;
@@ -185,7 +188,8 @@ impl Hub {
         }
         let length = d.length.next_multiple_of(8) as usize;
         // A copy: what was checked must be what is sent, and the slot is its owner's again at once.
-        let mut bytes = Vec::with_capacity(length);
+        let mut bytes = self.underway.bytes();
+        bytes.reserve(length);
         let there = view.is_some_and(|view| view.append(d.slot, d.offset, d.length, &mut bytes));
         // The last message of a pack need not be filled up.
         bytes.resize(length, 0);
@@ -493,6 +497,11 @@ struct Run {
 }
 
 impl Run {
+    /// Whether a second message is to come behind one that has not been copied, and there is no room for the two yet.
+    fn needs_lists(&self) -> bool {
+        self.count == 1 && self.lent.is_empty() && self.bytes.capacity() == 0
+    }
+
     /// Whether a message can follow those that are there.
     fn takes(&self, d: &Descriptor, larger: bool) -> bool {
         self.first.is_some_and(|first| {

@@ -46,6 +46,7 @@ mod long_words;
 mod memory;
 mod moves;
 mod outlet;
+mod patience;
 mod poller;
 mod ports;
 mod roster;

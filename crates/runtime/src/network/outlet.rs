@@ -7,8 +7,8 @@ use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::{Count, Counters};
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
-    Broken, Descriptor, FLAG_COPIED, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_SCATTERED, FLAG_TIMESTAMP, FLAG_WIDE,
-    INLINE_BYTES, Producer, Returned, later_join,
+    Broken, Descriptor, FLAG_COPIED, FLAG_PACKED, FLAG_SCATTERED, FLAG_WIDE, INLINE_BYTES, Producer, Returned,
+    later_join,
 };
 use insane_shm::memory::SharedMemory;
 use insane_shm::pack::MAX_COPIED;
@@ -219,6 +219,16 @@ impl Outlet {
     /// Whether something waits for room.
     pub(crate) fn is_behind(&self) -> bool {
         !self.backlog.is_empty()
+    }
+
+    /// Whether a message that needs no slot can be put on it now.
+    fn has_room(&self) -> bool {
+        self.producer.as_ref().is_some_and(|p| p.credit() > 0) && !self.is_behind() && self.broken.is_none()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<u64> {
+        self.backlog.iter().map(|one| one.descriptor.sequence).collect()
     }
 
     /// Takes back what the session returned.
@@ -455,11 +465,6 @@ impl Tap {
 }
 
 impl Domain {
-    /// What one link may hold of the domain's memory: with all of them full, one part is left for what arrives.
-    fn link_cap(&self) -> u64 {
-        self.memory_limit / (self.outlets.iter().flatten().count() as u64 + 1)
-    }
-
     /// A slot for a message of `len` bytes, after growing if need be. It is held once.
     pub(crate) fn take_slot(&mut self, len: u32) -> Option<SlotId> {
         let len = u64::from(len).max(1);
@@ -582,10 +587,12 @@ impl Domain {
         let mut slot = held;
         if let Arrived::Bytes(bytes) = arrived {
             let packed = d.flags & FLAG_PACKED != 0;
-            if !packed && (bytes.is_empty() || (bytes.len() <= INLINE_BYTES && !reliable)) {
+            let behind = self.remotes[source].as_ref().is_some_and(Remote::is_stalled);
+            let small = !packed && !behind && bytes.len() <= INLINE_BYTES;
+            // On a link without room a reliable one waits in a slot: the domain's memory bounds how many do.
+            if small && (!reliable || bytes.is_empty() || self.has_room(source, d.sequence)) {
                 inside = bytes;
             } else {
-                let behind = self.remotes[source].as_ref().is_some_and(|r| !r.stalled.is_empty());
                 slot = if behind { None } else { self.take_slot(d.length) };
                 let Some(slot) = slot else { return self.no_memory(source, d, bytes.to_vec()) };
                 if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
@@ -611,10 +618,10 @@ impl Domain {
         let (Some(tap), None) = (open.next(), open.next()) else { return false };
         let plain = payload.len() <= INLINE_BYTES && message.is_plain() && gathering.is_none();
         let Some(outlet) = tap.outlet.and_then(|at| outlets[at].as_mut()) else { return false };
-        if !plain || !tap.wants(message.sequence) || outlet.is_behind() || outlet.broken.is_some() {
+        if !plain || !tap.wants(message.sequence) || !outlet.has_room() {
             return false;
         }
-        let Some(producer) = outlet.producer.as_mut().filter(|producer| producer.credit() > 0) else { return false };
+        let Some(producer) = outlet.producer.as_mut() else { return false };
         let Message { sequence, priority, .. } = *message;
         let (channel, source, joined) = (remote.channel, remote.number, tap.join);
         producer.push(&Descriptor { channel, sequence, source, priority, joined, ..Descriptor::default() }, payload);
@@ -652,6 +659,11 @@ impl Domain {
 
     fn is_unwanted(&self, source: usize, sequence: u64) -> bool {
         self.remotes[source].as_ref().is_some_and(|r| !r.taps.iter().any(|t| t.wants(sequence)))
+    }
+
+    /// Whether all links to which a message of a source goes have room for it without a slot.
+    fn has_room(&self, source: usize, sequence: u64) -> bool {
+        self.takers(source, sequence).iter().filter_map(|at| self.outlets[*at].as_ref()).all(Outlet::has_room)
     }
 
     /// There is no memory for a message: it waits if it is reliable, else it is dropped. Returns whether it has left this memory.
@@ -711,7 +723,8 @@ impl Domain {
                 _ => {}
             }
         }
-        for at in outlets {
+        // Not moved: a wide copy of what was just written waits until all that was written before it has left for the cache.
+        for &at in &outlets {
             let Some(outlet) = self.outlets[at].as_mut() else { continue };
             // All that are open.
             let open = remote.taps.iter().filter(|t| t.outlet == Some(at) && t.state == TapState::Open && t.joined);
@@ -797,17 +810,18 @@ impl Domain {
         for source in 0..self.remotes.len() {
             let (mut messages, mut bytes) = (0, 0u64);
             while let Some((mut d, payload)) = self.remotes[source].as_mut().and_then(|r| r.stalled.pop_front()) {
-                let Some(slot) = self.take_slot(d.length) else {
-                    if let Some(remote) = self.remotes[source].as_mut() {
-                        remote.stalled.push_front((d, payload));
-                    }
+                // What is empty needs no memory, and only waits for what came before it.
+                let slot = if payload.is_empty() { None } else { self.take_slot(d.length) };
+                let Some(remote) = self.remotes[source].as_mut() else { break };
+                if slot.is_none() && !payload.is_empty() {
+                    remote.stalled.push_front((d, payload));
                     break;
-                };
-                if let Some(to) = self.slab.bytes_mut(slot, 0, d.length) {
+                }
+                remote.see(d.joined);
+                if let Some(to) = slot.and_then(|slot| self.slab.bytes_mut(slot, 0, d.length)) {
                     to.copy_from_slice(&payload);
                 }
-                self.remotes[source].iter_mut().for_each(|remote| remote.see(d.joined));
-                self.hand_out(source, &mut d, &[], Some(slot));
+                self.hand_out(source, &mut d, &[], slot);
                 (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
             }
             if messages > 0 {
@@ -880,9 +894,4 @@ impl Domain {
             });
         }
     }
-}
-
-/// The flags of a descriptor for what a message's header says.
-pub(crate) fn flags(timestamp_ns: u64, launch_ns: u64) -> u16 {
-    (if timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 }) | (if launch_ns != 0 { FLAG_LAUNCH_TIME } else { 0 })
 }

@@ -26,8 +26,12 @@ const RECEIVE_SLOTS: u64 = 64;
 /// What may be put over a datapath that was opened; see [`crate::server::Server::start_over`].
 pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + 'a;
 
-/// A datapath on which nothing came for so long is quiet: over kernel UDP hosts say every ten milliseconds what became of messages.
+/// A datapath on which nothing came for so long is quiet.
 const QUIET: Duration = Duration::from_millis(1);
+
+/// So many frames, none so long after the one before, end that. Not one: over kernel UDP hosts say every few milliseconds what became of
+/// messages, and who answers that says so soon after.
+const STREAK: usize = 4;
 
 /// How often a quiet datapath is looked at as long as another is not quiet.
 const SELDOM: Duration = Duration::from_micros(25);
@@ -38,11 +42,17 @@ const SELDOM: Duration = Duration::from_micros(25);
 pub(crate) struct Looks {
     asked: Option<Duration>,
     brought: Option<Duration>,
+    /// Frames since it was last quiet, up to [`STREAK`].
+    streak: usize,
 }
 
 impl Looks {
-    /// Whether it brought a frame a short time ago.
+    /// Whether it brings frames again and again.
     pub(crate) fn is_lively(&self, now: Duration) -> bool {
+        self.streak == STREAK && self.brought_lately(now)
+    }
+
+    fn brought_lately(&self, now: Duration) -> bool {
         self.brought.is_some_and(|at| now.saturating_sub(at) < QUIET)
     }
 
@@ -55,6 +65,8 @@ impl Looks {
     pub(crate) fn note(&mut self, now: Duration, frames: usize) {
         self.asked = Some(now);
         if frames > 0 {
+            let before = if self.brought_lately(now) { self.streak } else { 0 };
+            self.streak = before.saturating_add(frames).min(STREAK);
             self.brought = Some(now);
         }
     }
@@ -142,6 +154,7 @@ impl Port {
 fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
     let mut udp = UdpConfig::new(settings.listen);
     udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
+    udp.stride = Some(insane_wire::frame::stride);
     let mut datapath = UdpDatapath::new(udp);
     datapath.open()?;
     datapath.notes().iter().for_each(|note| tracing::warn!(note, "network"));
@@ -310,7 +323,9 @@ mod tests {
     fn a_quiet_datapath_is_seldom_asked_beside_a_lively_one() {
         // The second brings a frame every half millisecond, the first and the third nothing.
         let [first, second, third] = asked(3, 100_000, |number, at| number == 1 && at % 500 == 0)[..] else { panic!() };
-        assert_eq!((first, second, third), (4_000, 100_000, 4_000));
+        // Until its fourth frame none is lively.
+        let seldom = 1_501 + (100_000 - 1_501) / 25;
+        assert_eq!((first, second, third), (seldom, 100_000, seldom));
     }
 
     #[test]
@@ -322,8 +337,20 @@ mod tests {
 
     #[test]
     fn a_datapath_that_was_quiet_is_soon_asked_again_and_again() {
-        // From the second millisecond on both bring a frame with each look.
+        // From the second millisecond on both bring a frame with each look: the first four come as the seldom looks do.
         let [_, second] = asked(2, 4_000, |number, at| number == 0 || at >= 2_000)[..] else { panic!() };
-        assert_eq!(second, 2_000 / 25 + 2_000);
+        assert_eq!(second, 2_000 / 25 + 4 + (2_000 - 3 * 25 - 1));
+    }
+
+    #[test]
+    fn what_hosts_say_now_and_then_does_not_make_a_datapath_lively() {
+        // Every few milliseconds three frames, a word, its answer and another word; beside it one that brings a frame each time.
+        let words = |at: u64| [0, 100, 600].contains(&(at % 8_000));
+        let [first, second] = asked(2, 80_000, |number, at| number == 1 || words(at))[..] else { panic!() };
+        assert_eq!((first, second), (4 + (80_000 - 4) / 25, 80_000));
+        // Many at once are more than that.
+        let mut looks = Looks::default();
+        looks.note(QUIET, 16);
+        assert!(looks.is_lively(QUIET) && !looks.is_lively(QUIET * 2));
     }
 }

@@ -14,7 +14,7 @@ use crate::network::{Bell, FromNetwork, ToNetwork};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, Taken, TxBatch, TxReport};
 use insane_datapath::{Address, Capabilities, Datapath, DatapathError, Stats};
 use insane_shm::socket::pair;
-use insane_transport::{Event, FlowSpec, Outgoing, Path, Payloads, Store};
+use insane_transport::{Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host::CONTROL;
 use insane_wire::qos::{Qos, Reliability};
@@ -178,6 +178,8 @@ pub struct Stand {
     ends: Vec<(Conn, OwnedFd)>,
     streams: HashMap<Conn, u32>,
     present: BTreeSet<Conn>,
+    /// The words that the host has heard.
+    heard: Vec<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Stand {
@@ -238,6 +240,7 @@ impl Stand {
             ends: Vec::new(),
             streams: HashMap::new(),
             present: BTreeSet::new(),
+            heard: Vec::new(),
         };
         for number in 0..SESSION_COUNT {
             stand.comes(number);
@@ -526,11 +529,11 @@ impl Stand {
             if to == self.peer_address {
                 self.next_token += 1;
                 self.peer.receive(self.now, &frame, self.next_token, &mut Nowhere);
-                self.host_events();
+                self.host_events(&frame);
             }
         }
         self.peer.on_time(self.now);
-        self.host_events();
+        self.host_events(&[]);
         for _ in 0..64 {
             let mut bytes = Vec::new();
             if self.peer.transmit(self.now, &mut bytes, &mut self.said).is_none() {
@@ -539,12 +542,12 @@ impl Stand {
             busy = true;
             self.from_host.lock().unwrap_or_else(PoisonError::into_inner).push_back((self.peer_address, bytes));
         }
-        self.host_events();
+        self.host_events(&[]);
         busy
     }
 
-    /// What a host does of itself: it takes what is sent to it, and speaks when the connection stands.
-    fn host_events(&mut self) {
+    /// What a host does of itself: it takes what is sent to it, in this frame if in any, and speaks when the connection stands.
+    fn host_events(&mut self, frame: &[u8]) {
         while let Some(event) = self.peer.event() {
             match event {
                 Event::Connected { .. } => {
@@ -557,7 +560,10 @@ impl Stand {
                     self.control.take().into_iter().for_each(|old| self.peer.abandon(old));
                 }
                 Event::Requested { open, .. } => self.peer.accept(open.flow, 0),
-                Event::Message { flow, message, .. } => {
+                Event::Message { flow, message, lies } => {
+                    if let (true, Lies::Frame { at, len, .. }) = (cfg!(test), lies) {
+                        self.heard.extend(frame.get(at..at + len).map(<[u8]>::to_vec));
+                    }
                     self.peer.advance(flow, message.sequence);
                     self.peer.consumed(flow, 1, 0);
                 }
@@ -707,6 +713,36 @@ mod tests {
             stand.pass(Duration::from_millis(10));
             assert_eq!(flows(&stand), (0, 1), "{its_session_lives}");
         }
+    }
+
+    #[test]
+    fn a_host_hears_of_changes_before_what_is_read_after_them() {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.sink(0, [2; 16], 6, true);
+        stand.say(&source(0, 4, 5));
+        let socket = stand.ends.pop().expect("a pair").1;
+        let mut player = Player::new(socket, Config::default().quota.link_entries);
+        player.read();
+        player.accept();
+        stand.pass(Duration::from_millis(10));
+        // In one batch: a sink opens, one is attached, and one closes, for which all that sessions have said is read.
+        let stream = stand.streams[&SESSIONS];
+        let channel = Some(session::Channel { name: None, id: Some(5) });
+        let open = session::OpenSink { stream, channel, sink: vec![3; 16], observer: false };
+        stand.ask(SESSIONS, to_runtime::Body::OpenSink(open));
+        stand.ask(SESSIONS, to_runtime::Body::CloseSink(session::CloseSink { sink: vec![2; 16] }));
+        player.read();
+        stand.heard.clear();
+        stand.settle();
+        let told = |bytes: &Vec<u8>| match decode::<ToHost>(bytes).expect("a word").body {
+            Some(Body::Announce(announced)) => Some(("announced", announced.sink[0])),
+            Some(Body::Ready(ready)) => Some(("attached", ready.sink[0])),
+            Some(Body::Withdraw(withdrawn)) => Some(("withdrawn", withdrawn.sink[0])),
+            _ => None,
+        };
+        let heard: Vec<_> = stand.heard.iter().filter_map(told).collect();
+        assert_eq!(heard, [("announced", 3), ("attached", 1), ("withdrawn", 2)]);
     }
 
     #[test]

@@ -437,11 +437,16 @@ impl Hub {
         self.ends.out_bell.ring();
     }
 
-    /// Tells the core of what has changed on other hosts, and them of what has changed here.
-    pub(crate) fn serve_directory(&mut self) {
+    /// Tells other hosts what has changed here.
+    pub(crate) fn pass_on(&mut self) {
         while let Some((host, body)) = self.directory.outgoing() {
             self.hosts[host].say(body, &mut self.underway);
         }
+    }
+
+    /// Tells the core of what has changed on other hosts, and them of what has changed here.
+    pub(crate) fn serve_directory(&mut self) {
+        self.pass_on();
         let (now, later) = (self.now(), std::mem::take(&mut self.later));
         let mut changes = VecDeque::from(later);
         while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {

@@ -213,6 +213,26 @@ pub fn parse(bytes: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
     Ok((header, Records::new(frame, frame.len() - tag)))
 }
 
+/// How far apart the frames lie in bytes that are one frame, or several of one sender that were joined on their way: all but the last of
+/// one length, each perhaps filled up with zeros. What is not ours is one frame, whatever it is.
+#[inline]
+#[must_use]
+pub fn stride(bytes: &[u8]) -> usize {
+    let first = usize::from(le16(bytes, 4));
+    if first == bytes.len() {
+        return first;
+    }
+    stride_of_several(bytes).unwrap_or(bytes.len())
+}
+
+/// A frame begins with a byte that is not zero: what lies between two is what the first was filled up with.
+#[cold]
+fn stride_of_several(bytes: &[u8]) -> Option<usize> {
+    let first = usize::from(Header::read(bytes).ok()?.length);
+    let filled = bytes.get(first..)?.iter().position(|&byte| byte != 0)?;
+    Header::read(bytes.get(first + filled..)?).ok().map(|_| first + filled)
+}
+
 /// The CRC-32C of a frame in pieces, with its `check` field taken as zero. The first piece holds the whole header.
 #[must_use]
 pub fn checksum(pieces: &[&[u8]]) -> u32 {

@@ -227,3 +227,37 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     domain.end_tap(source, OTHER);
     assert!(!comes(domain, 64, |_| ()));
 }
+
+#[test]
+fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.matched();
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    let Rig { domain, .. } = &mut rig;
+    domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    let mut sequence = 0;
+    let mut comes = |domain: &mut Domain, len: usize| {
+        sequence += 1;
+        let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
+        domain.deliver(source, d, &Arrived::Bytes(&[7; 64][..len]), 0)
+    };
+    let entries = u64::from(Config::default().quota.link_entries);
+    // As long as the link has room, they are in it.
+    (0..entries).for_each(|n| assert!(comes(domain, 64 * usize::from(n % 2 == 0))));
+    assert_eq!((domain.outlets[0].as_ref().unwrap().position(), domain.slab.bytes()), (entries, 0));
+    // Then they are in the domain's memory, until there is none; what is empty waits for those before it.
+    domain.memory_limit = 1 << 20;
+    while comes(domain, 64) {}
+    assert!((1..=1 << 20).contains(&domain.slab.bytes()), "{}", domain.slab.bytes());
+    assert!(!comes(domain, 0) && !comes(domain, 64) && !comes(domain, 0));
+    domain.memory_limit = 2 << 20;
+    let mut gone = Vec::new();
+    domain.tend(&mut gone);
+    assert_eq!(gone, [(source, 4, 128)]);
+    assert!(!domain.remotes[source].as_ref().unwrap().is_stalled());
+    let waiting = domain.outlets[0].as_ref().unwrap().waiting();
+    assert!(waiting.into_iter().eq(entries + 1..=sequence), "{sequence}");
+}
