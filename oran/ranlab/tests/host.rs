@@ -54,9 +54,12 @@ fn a_game_is_played_through_the_lab_and_the_trace_says_so() {
     assert!(output.status.success(), "{error}");
     let played: Played = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {error}"));
     assert!(played.states.len() > 30, "{}", played.states.len());
-    // Physics of the lab: 3 ms down and 1.5 ms up at least.
-    let fastest = played.states.iter().map(|s| s.2).fold(f64::INFINITY, f64::min);
-    assert!(fastest >= 4.5, "{fastest}");
+    // Physics of the lab: 3 ms down and 1.5 ms up at least. Not of each trip: what a thread reads that woke late may have
+    // been there before, counts as such, and so seems to have been faster by as much as that was late.
+    let mut trips: Vec<f64> = played.states.iter().map(|s| s.2).collect();
+    trips.sort_by(f64::total_cmp);
+    let median = trips[trips.len() / 2];
+    assert!(median >= 4.5, "{median}, from {} to {}", trips[0], trips[trips.len() - 1]);
     let bytes = std::fs::read(&trace).unwrap();
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
 }
