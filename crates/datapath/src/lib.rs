@@ -84,6 +84,9 @@ pub struct Capabilities {
     pub max_frame: usize,
     /// How many bytes a slot given for receiving must have.
     pub slot_bytes: usize,
+    /// How many bytes of frames it holds that have come and were not received yet, each with 832 besides, which is what Linux takes for
+    /// it; 0 if it does not know.
+    pub holds: usize,
     /// How many frames one transmit does best with.
     pub burst: usize,
     /// The most frames of one length, and bytes of them, that it hands to the technology as one piece, which costs not much more than
@@ -107,6 +110,7 @@ impl Capabilities {
             technology,
             max_frame,
             slot_bytes: max_frame,
+            holds: 0,
             burst: 64,
             joins: (1, 0),
             foreign: Foreign::Copies,

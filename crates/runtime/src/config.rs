@@ -57,6 +57,9 @@ pub struct Network {
     pub patience_ms: u64,
     /// Whether nobody else uses the links to the peers: no congestion response and no pacing.
     pub dedicated: bool,
+    /// What kernel UDP holds of what comes until the network thread takes it, in KiB. It is all that other hosts have under way to this
+    /// one, so links that are long and fast want more; the kernel gives at most `net.core.rmem_max` to who may not ask for more.
+    pub receive_buffer_kib: u64,
     /// What arrived and was not consumed yet may take so much memory per domain, in MiB.
     pub memory_mib: u64,
     /// `[network.directory]`; without it the other runtimes are those in `peers` alone.
@@ -205,6 +208,7 @@ impl Default for Network {
             stale_ms: 500,
             patience_ms: 10_000,
             dedicated: false,
+            receive_buffer_kib: 4096,
             memory_mib: 256,
             directory: None,
             datapath: Vec::new(),
@@ -240,6 +244,7 @@ impl Network {
             ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
             ("stale_ms", self.stale_ms, 0..=60_000, "0 to 60000 milliseconds"),
             ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),
+            ("receive_buffer_kib", self.receive_buffer_kib, 64..=1_048_576, "64 to 1048576 KiB"),
             ("memory_mib", self.memory_mib, 1..=65_536, "1 to 65536 MiB"),
         ] {
             if !range.contains(&value) {

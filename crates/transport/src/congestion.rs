@@ -2,7 +2,8 @@
 //!
 //! The window grows as TCP's does (slow start, then about one frame a round trip), shrinks to 0.7 once a round trip on loss
 //! (RFC 9002 §7 with CUBIC's factor), and to 0.85 once a round trip when even the quickest answer of that round says that a
-//! queue stands. What it allows is spread over the round trip. A link declared dedicated has neither: credit alone bounds it.
+//! queue stands. What it allows is spread over the round trip. A link declared dedicated has neither. On any, no more is under way
+//! than the peer can hold of what it has not taken yet, where it says how much that is.
 
 use std::time::Duration;
 
@@ -16,6 +17,10 @@ const FAST_BURST: (f64, f64) = (100e-6, 1_048_576.0);
 /// Bytes that may go beyond that, to end a message's run of frames: one more piece.
 const OVERDRAFT: f64 = BURST / 2.0;
 
+/// What a frame takes of the peer's room besides its bytes, as the peer's socket counts it: Linux has 2304 bytes for a datagram of 1472
+/// from most network cards, and 768 for the least.
+const HELD: f64 = 832.0;
+
 /// The least delay above the path's own that counts as a queue.
 const QUEUE: Duration = Duration::from_millis(2);
 
@@ -28,7 +33,10 @@ pub(crate) struct Congestion {
     frame: f64,
     window: f64,
     threshold: f64,
+    /// What the peer can hold.
+    room: f64,
     in_flight: u64,
+    frames: u64,
     /// Losses of frames that were sent before this are part of one that was answered already.
     answered: Duration,
     base: Duration,
@@ -49,7 +57,9 @@ impl Congestion {
             frame,
             window: frame * 32.0,
             threshold: f64::INFINITY,
+            room: f64::INFINITY,
             in_flight: 0,
+            frames: 0,
             answered: Duration::ZERO,
             base: Duration::MAX,
             base_at: Duration::ZERO,
@@ -61,8 +71,23 @@ impl Congestion {
         }
     }
 
+    /// How many bytes may be under way.
     pub(crate) fn window(&self) -> u64 {
-        if self.dedicated { u64::MAX } else { self.window as u64 }
+        self.limit() as u64
+    }
+
+    fn limit(&self) -> f64 {
+        if self.dedicated { self.room } else { self.window.min(self.room) }
+    }
+
+    /// The peer can hold so many bytes of what it has not taken yet. A few frames may be under way however few they are.
+    pub(crate) fn set_room(&mut self, bytes: u64) {
+        self.room = (bytes as f64).max((self.frame + HELD) * 4.0);
+    }
+
+    /// What is left of the peer's room.
+    fn room_left(&self) -> f64 {
+        self.room - self.in_flight as f64 - self.frames as f64 * HELD
     }
 
     pub(crate) fn in_flight(&self) -> u64 {
@@ -71,7 +96,7 @@ impl Congestion {
 
     /// Whether a frame may go now as far as the window is concerned.
     pub(crate) fn has_room(&self) -> bool {
-        self.dedicated || (self.in_flight as f64) < self.window
+        (self.dedicated || (self.in_flight as f64) < self.window) && self.room_left() > 0.0
     }
 
     /// When the next frame may go as far as the pace is concerned.
@@ -103,22 +128,27 @@ impl Congestion {
     /// How many frames of so many bytes may go now, if one may ([`Self::has_room`], [`Self::pace`], or [`Self::may_end_run`] with
     /// `ends_run`).
     pub(crate) fn frames(&self, bytes: usize, ends_run: bool) -> usize {
-        if self.dedicated {
-            return usize::MAX;
+        let bytes = bytes.max(1) as f64;
+        let mut frames = self.room_left() / (bytes + HELD);
+        if !self.dedicated {
+            let tokens = if ends_run { self.tokens + OVERDRAFT } else { self.tokens };
+            frames = frames.min(tokens.min(self.window - self.in_flight as f64) / bytes);
         }
-        let tokens = if ends_run { self.tokens + OVERDRAFT } else { self.tokens };
-        let bytes_left = tokens.min(self.window - self.in_flight as f64);
-        ((bytes_left / bytes.max(1) as f64).ceil() as usize).max(1)
+        (frames.ceil() as usize).max(1)
     }
 
-    pub(crate) fn sent(&mut self, bytes: usize) {
+    /// Frames of one length have been sent.
+    pub(crate) fn sent(&mut self, frames: usize, len: usize) {
+        let bytes = frames * len;
         self.in_flight += bytes as u64;
+        self.frames += frames as u64;
         self.tokens -= bytes as f64;
     }
 
-    /// Frames that were forgotten with their connection or given up.
+    /// A frame that is no longer under way.
     pub(crate) fn forget(&mut self, bytes: usize) {
         self.in_flight = self.in_flight.saturating_sub(bytes as u64);
+        self.frames = self.frames.saturating_sub(1);
     }
 
     pub(crate) fn delay(&mut self, now: Duration, sample: Duration, smoothed: Duration) {
@@ -144,7 +174,7 @@ impl Congestion {
         }
         let bytes = bytes as f64;
         self.window += if self.window < self.threshold { bytes } else { self.frame * bytes / self.window };
-        self.window = self.window.min(1e9);
+        self.window = self.window.min(self.room).min(1e9);
     }
 
     pub(crate) fn lost(&mut self, now: Duration, bytes: usize, sent_at: Duration) {
@@ -190,6 +220,29 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_under_way_than_the_peer_can_hold() {
+        for dedicated in [false, true] {
+            let mut c = Congestion::new(dedicated, 1000);
+            c.set_room(18_320);
+            assert_eq!((c.window(), c.frames(1000, true)), (18_320, 10));
+            c.sent(9, 1000);
+            assert!(c.has_room());
+            assert_eq!(c.frames(1000, false), 1);
+            c.sent(1, 1000);
+            assert!(!c.has_room());
+            c.acknowledged(1000, true);
+            assert!(c.has_room());
+            assert_eq!(c.window(), 18_320, "what is acknowledged makes it no larger");
+            // Small ones take more than their bytes.
+            (0..9).for_each(|_| c.forget(1000));
+            assert_eq!((c.in_flight(), c.frames(16, true)), (0, 22));
+            // Less than a few frames would stop it.
+            c.set_room(0);
+            assert_eq!(c.frames(1000, true), 4);
+        }
+    }
+
+    #[test]
     fn a_standing_queue_shrinks_it_and_a_dedicated_link_takes_no_notice() {
         for dedicated in [false, true] {
             let mut c = Congestion::new(dedicated, 1000);
@@ -212,7 +265,7 @@ mod tests {
         let (mut now, mut sent) = (MS * 100, 0u64);
         while now < MS * 1100 {
             if c.pace(now, MS * 10) <= now {
-                c.sent(1000);
+                c.sent(1, 1000);
                 sent += 1000;
             } else {
                 now = c.pace(now, MS * 10);
@@ -231,7 +284,7 @@ mod tests {
             let (start, mut sent) = (Duration::from_secs(1), 0);
             while c.pace(start, rtt) <= start {
                 let run = c.frames(1000, false).min(64);
-                c.sent(run * 1000);
+                c.sent(run, 1000);
                 sent += run * 1000;
             }
             assert!((burst..burst + 1000).contains(&sent), "{sent}");
@@ -244,12 +297,12 @@ mod tests {
         c.threshold = 0.0;
         let (start, mut sent) = (MS * 100, 0);
         while c.pace(start, MS * 10) <= start {
-            c.sent(1000);
+            c.sent(1, 1000);
             sent += 1000;
         }
         let plain = c.pace(start, MS * 10);
         while c.may_end_run() {
-            c.sent(1000);
+            c.sent(1, 1000);
             sent += 1000;
         }
         assert!((190_000..200_000).contains(&sent), "{sent}");

@@ -302,7 +302,7 @@ impl Path {
     fn sent_alike(&mut self, now: Duration, frames: usize, len: usize) {
         self.stats.sent_frames += frames as u64;
         self.last_sent = now;
-        self.congestion.sent(frames * len);
+        self.congestion.sent(frames, len);
     }
 
     /// Builds frames of the next messages of the pattern's flow, as long as these are as its last frame's was; how many.
@@ -358,7 +358,7 @@ impl Path {
         if eliciting {
             self.last_sent = now;
             self.probes = self.probes.saturating_sub(1);
-            self.congestion.sent(len);
+            self.congestion.sent(1, len);
             self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
         } else {
             self.spare.push(contents);
@@ -379,6 +379,12 @@ impl Path {
         self.hello_sent(now);
         self.stats.sent_frames += 1;
         Built { len: frame.finish(), gather: None, may_pad: false }
+    }
+
+    /// The peer can hold so many bytes of what it has not taken yet: no more is under way, also on a dedicated link. It is forgotten with
+    /// the connection.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.congestion.set_room(bytes);
     }
 
     pub(crate) fn may_send(&mut self, now: Duration) -> bool {

@@ -16,7 +16,7 @@ pub const CONTROL: (u32, u64) = (0, 0);
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ToHost {
     /// What is said.
-    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "to_host::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub body: Option<to_host::Body>,
 }
 
@@ -52,6 +52,9 @@ pub mod to_host {
         /// Of a source that was announced by [`super::Source`] no flow is left.
         #[prost(message, tag = "9")]
         Ended(super::Ended),
+        /// How much the sender can hold of what it has not taken yet.
+        #[prost(message, tag = "10")]
+        Room(super::Room),
     }
 }
 
@@ -76,6 +79,14 @@ pub struct Hello {
     /// Where it is reached by others than the one by which this is said. A receiver passes over kinds that it has not.
     #[prost(message, repeated, tag = "6")]
     pub reach: Vec<Reach>,
+}
+
+/// How much of what the receiver sends over the path by which this is said the sender can hold before it has taken it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Room {
+    /// In bytes of frames, each with 832 besides. It is said anew when it changes.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
 }
 
 /// Where a host is reached by one of its datapaths.

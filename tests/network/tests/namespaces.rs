@@ -1,12 +1,14 @@
 //! Two runtimes in network namespaces with a cable between them, as on two hosts. Without root: SKIPPED.
 
 use insane::Qos;
+use insane_runtime::config::Network;
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::Namespaces;
 use insane_tests_network::load::{are_whole, flows, numbers};
 use insane_tests_network::{
     LIMIT, Process, config, eventually, law, law_holds, network_count, reliable, status, within,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(30);
@@ -33,10 +35,16 @@ impl Cable {
     }
 
     fn runtimes(&self, addresses: [&str; 2]) -> [Process; 2] {
+        self.runtimes_with(addresses, |_| ())
+    }
+
+    fn runtimes_with(&self, addresses: [&str; 2], set: impl Fn(&mut Network)) -> [Process; 2] {
         let peers = addresses.map(|a| a.parse().expect("an address"));
         [0, 1].map(|at| {
             let mut config = config(&format!("host-{at}"), peers[at], &peers);
-            config.network.get_or_insert_default().interface = "veth0".into();
+            let network = config.network.get_or_insert_default();
+            network.interface = "veth0".into();
+            set(network);
             Process::start(PROGRAM, Some(self.0.name(at)), &config)
         })
     }
@@ -102,6 +110,51 @@ fn ninety_nine_of_a_hundred_of_the_largest_messages_arrive() {
     }
     assert!(arrived >= 99, "{arrived} of 100; {}", law(&a));
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// Its socket holds what is on its way, however fast the other one could go on.
+#[test]
+fn a_runtime_that_gets_no_core_for_a_while_loses_nothing_that_comes() {
+    let _watchdog = Watchdog::start("held", TEST * 2);
+    let Some(cable) = Cable::new() else { return };
+    // As much as the kernel gives to who has no rights.
+    let little = |network: &mut Network| network.receive_buffer_kib = 208;
+    let [one, two] = cable.runtimes_with(["10.97.0.1:7400", "10.97.0.2:7400"], little);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(Qos::default()).unwrap().sink("c").unwrap();
+    let source = a.stream(Qos::default()).unwrap().source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let over = AtomicBool::new(false);
+    let came = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let payload = vec![7; 65_536];
+            while !over.load(Ordering::Relaxed) {
+                source.send(&payload).unwrap();
+            }
+        });
+        let sink = scope.spawn(|| {
+            let mut came = 0u64;
+            loop {
+                match sink.consume_timeout(Duration::from_millis(500)) {
+                    Ok(_) => came += 1,
+                    Err(_) if over.load(Ordering::Relaxed) => return came,
+                    Err(_) => {}
+                }
+            }
+        });
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(60));
+            two.hold();
+            std::thread::sleep(Duration::from_millis(40));
+            two.go_on();
+        }
+        over.store(true, Ordering::Relaxed);
+        sink.join().unwrap()
+    });
+    assert!(came > 100, "{came} came; {}", law(&a));
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    let ports = &status(&b)["network"]["ports"];
+    assert_eq!(ports[0]["overruns"], 0, "{ports}, {}", law(&a));
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub struct UdpDatapath {
     /// Whether the kernel cuts pieces into segments; off when it has refused to.
     segmentation: bool,
     notes: Vec<String>,
+    /// What the socket's receive buffer holds, in bytes as the kernel counts them.
+    holds: usize,
     stats: Stats,
     out: sys::Messages,
     into: sys::Messages,
@@ -92,6 +94,7 @@ impl UdpDatapath {
             lines: Lines::default(),
             segmentation: false,
             notes: Vec::new(),
+            holds: 0,
             stats: Stats::default(),
             out: sys::Messages::new(),
             into: sys::Messages::new(),
@@ -145,6 +148,7 @@ impl Datapath for UdpDatapath {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::plain("udp", self.family_limit().0);
         can.slot_bytes = SLOT_BYTES;
+        can.holds = self.holds;
         can.burst = 256;
         can.joins = if self.segmentation { (transmit::MAX_SEGMENTS, transmit::MAX_SEGMENTED) } else { (1, 0) };
         can.foreign = Foreign::Gathers;
@@ -158,7 +162,7 @@ impl Datapath for UdpDatapath {
             return Ok(());
         }
         let socket = socket::new(&self.config)?;
-        self.notes = socket::size_buffers(&socket, &self.config);
+        (self.holds, self.notes) = socket::size_buffers(&socket, &self.config);
         self.set_options(&socket);
         net::bind(&socket, &self.config.bind).map_err(system("bind"))?;
         let address = net::getsockname(&socket).map_err(system("getsockname"))?;

@@ -48,8 +48,8 @@ fn size_receive_buffer(socket: &OwnedFd, bytes: usize) -> usize {
     sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2
 }
 
-/// Sizes both buffers; says what is missing.
-pub(crate) fn size_buffers(socket: &OwnedFd, config: &UdpConfig) -> Vec<String> {
+/// Sizes both buffers; gives what the kernel lets lie in the receive buffer, by its own count, and says what is missing.
+pub(crate) fn size_buffers(socket: &OwnedFd, config: &UdpConfig) -> (usize, Vec<String>) {
     let receive = size_receive_buffer(socket, config.receive_buffer);
     let send = size_send_buffer(socket, config.send_buffer);
     let both =
@@ -60,5 +60,5 @@ pub(crate) fn size_buffers(socket: &OwnedFd, config: &UdpConfig) -> Vec<String> 
             "the {what} buffer has {given} bytes instead of {asked}: raise net.core.{limit} or give the runtime CAP_NET_ADMIN"
         )
     };
-    missing.map(note).collect()
+    (2 * receive, missing.map(note).collect())
 }

@@ -107,6 +107,8 @@ pub(crate) struct Host {
     pub(crate) known: Known,
     /// How it says that it is reached, not looked at yet.
     pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
+    /// How much it was told that can be held here of what it sends, in bytes; 0: nothing.
+    pub(crate) room_said: u64,
     /// Streams that moved from one path to another.
     pub(crate) moves: u64,
     /// Something that moves can go on: what waits is looked at with the next turn.
@@ -197,6 +199,7 @@ impl Host {
             lost: 0,
             known: Known::Configured,
             offers: None,
+            room_said: 0,
             moves: 0,
             goes_on: false,
         }

@@ -154,6 +154,7 @@ impl Port {
 fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
     let mut udp = UdpConfig::new(settings.listen);
     udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
+    udp.receive_buffer = usize::try_from(settings.receive_buffer_kib << 10).unwrap_or(usize::MAX);
     udp.stride = Some(insane_wire::frame::stride);
     let mut datapath = UdpDatapath::new(udp);
     datapath.open()?;

@@ -29,6 +29,9 @@ const MAX_EXPECTED: usize = 1024;
 /// The most datapaths of one host that are looked at.
 const MAX_REACH: usize = 32;
 
+/// Each host has at least so much of the room for what comes, in bytes, if there is as much: two pieces of segmentation offload.
+const LEAST_ROOM: u64 = 128 << 10;
+
 /// The most reasons for a refusal that are passed on, and the most characters of one.
 const MAX_REASONS: usize = 8;
 const MAX_REASON: usize = 512;
@@ -52,9 +55,11 @@ impl Hub {
             reach,
         };
         one.say(Body::Hello(hello), &mut self.underway);
+        one.room_said = 0;
         let sources: Vec<_> =
             one.flows.iter().flatten().filter(|f| !f.closing && !f.lost).map(|f| one.about(f, &self.sinks)).collect();
         sources.into_iter().for_each(|about| one.say(Body::Source(about), &mut self.underway));
+        self.say_room();
         self.directory.connected(host);
         for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
             if remote.host == host {
@@ -62,6 +67,18 @@ impl Hub {
             }
         }
         self.serve_directory();
+    }
+
+    /// Tells the hosts how much each may have under way to this one: together no more than the socket holds, so that nothing is lost
+    /// however late this thread gets to receive it. Shares change when there are twice or half as many hosts.
+    fn say_room(&mut self) {
+        let holds = self.ports[HOME].datapath.capabilities().holds as u64;
+        let connected = self.hosts.iter().filter(|host| host.is_connected()).count().max(1);
+        let bytes = (holds / connected.next_power_of_two() as u64).max(LEAST_ROOM.min(holds));
+        for host in self.hosts.iter_mut().filter(|host| host.is_connected() && host.room_said != bytes) {
+            host.room_said = bytes;
+            host.say(Body::Room(wire::Room { bytes }), &mut self.underway);
+        }
     }
 
     /// The connection to a host is lost, and with it all flows from it.
@@ -85,6 +102,7 @@ impl Hub {
         one.refused.clear();
         one.lose_flows();
         one.lanes.begin_anew(now);
+        self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
     }
@@ -128,6 +146,10 @@ impl Hub {
                         self.hosts[host].say(Body::Ready(none), &mut self.underway);
                     }
                 }
+            }
+            Body::Room(room) => {
+                let bytes = if room.bytes == 0 { u64::MAX } else { room.bytes };
+                self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_room(bytes));
             }
             Body::Ended(ended) => self.source_ended(host, &ended.epoch),
             Body::Report(report) => self.hosts[host].reported(report),
