@@ -113,7 +113,7 @@ pub(crate) struct Tap {
     /// The source's host has said whether it has a number for it.
     pub(crate) answered: bool,
     /// Messages that were given to its link.
-    given: u64,
+    pub(crate) given: u64,
     finished: u64,
     /// Reliable: the numbers at the source of those that are not finished.
     sequences: VecDeque<u64>,
@@ -560,6 +560,7 @@ impl Domain {
             held.map(|slot| self.slab.unhold(slot));
             return true;
         }
+        self.hand_out_older(source, d.joined);
         if let Some(remote) = self.remotes[source].as_mut().filter(|r| r.stalled.is_empty()) {
             remote.see(d.joined);
         }

@@ -173,6 +173,31 @@ fn a_source_that_ends_and_begins_anew_asks_a_sink_once_whenever_its_session_take
 }
 
 #[test]
+fn what_was_put_together_before_a_sink_joined_is_not_for_it() {
+    const OTHER: SinkId = SinkId(10);
+    let mut rig = Rig::new();
+    let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
+    for sink in [SINK, OTHER] {
+        let (epoch, sink, peer) = (EPOCH.to_bytes(), sink.to_bytes(), SESSION.to_bytes());
+        rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    }
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    let domain = &mut rig.domain;
+    let taps = domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
+    taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
+    // Received together; the source came to know of the other sink after the second.
+    for (sequence, joined) in [(1, 1), (2, 1), (3, 2)] {
+        let d = Descriptor { sequence, joined, ..Descriptor::default() };
+        assert!(domain.deliver(source, d, &Arrived::Bytes(&[7; 300]), 3 - sequence as usize));
+    }
+    domain.hand_out_gathered();
+    let given = domain.remotes[source].as_ref().unwrap().taps.iter().map(|tap| (tap.sink, tap.given));
+    assert_eq!(given.collect::<Vec<_>>(), [(SINK, 3), (OTHER, 1)]);
+}
+
+#[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     const OTHER: SinkId = SinkId(10);
     let mut rig = Rig::new();
