@@ -95,11 +95,6 @@ impl Part {
 }
 
 impl Gather {
-    /// Whether it is of the same source, and of when that knew of other sinks.
-    pub(crate) fn is_before(&self, source: usize, joined: u16) -> bool {
-        self.source == source && self.first.joined != joined
-    }
-
     /// Whether a part of the same source that comes next belongs here.
     fn takes(&self, source: usize, d: &Descriptor, part: Part) -> bool {
         let f = &self.first;
@@ -175,7 +170,7 @@ impl Domain {
     /// Hands out the pack that is being put together if it is of a time when its source knew of other sinks than it did with a message
     /// that comes now: it is not for those that join with that.
     pub(crate) fn hand_out_older(&mut self, source: usize, joined: u16) {
-        if self.gathering.as_ref().is_some_and(|gather| gather.is_before(source, joined)) {
+        if self.gathering.as_ref().is_some_and(|gather| gather.source == source && gather.first.joined != joined) {
             self.hand_out_gathered();
         }
     }

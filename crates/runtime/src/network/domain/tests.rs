@@ -82,6 +82,7 @@ impl Player {
 }
 
 /// The link of a session with one.
+const OTHER: SinkId = SinkId(10);
 const LINK: u32 = 1;
 
 /// A domain, a session of it, and what lets both say everything that they have to.
@@ -114,8 +115,24 @@ impl Rig {
 
     /// The core has matched it with the sink.
     fn matched(&mut self) {
-        let (epoch, sink, peer) = (EPOCH.to_bytes(), SINK.to_bytes(), SESSION.to_bytes());
+        self.matched_with(SINK);
+    }
+
+    fn matched_with(&mut self, sink: SinkId) {
+        let (epoch, sink, peer) = (EPOCH.to_bytes(), sink.to_bytes(), SESSION.to_bytes());
         self.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    }
+
+    /// A best-effort source of another host begins, with two sinks on one link whose numbers its host has given, 1 and 2: its place.
+    fn two_sinks(&mut self) -> usize {
+        let source = self.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
+        [SINK, OTHER].into_iter().for_each(|sink| self.matched_with(sink));
+        self.talk();
+        self.player.accept();
+        self.talk();
+        let taps = self.domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
+        taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
+        source
     }
 
     /// Its host sends no more of it.
@@ -174,19 +191,9 @@ fn a_source_that_ends_and_begins_anew_asks_a_sink_once_whenever_its_session_take
 
 #[test]
 fn what_was_put_together_before_a_sink_joined_is_not_for_it() {
-    const OTHER: SinkId = SinkId(10);
     let mut rig = Rig::new();
-    let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
-    for sink in [SINK, OTHER] {
-        let (epoch, sink, peer) = (EPOCH.to_bytes(), sink.to_bytes(), SESSION.to_bytes());
-        rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
-    }
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
+    let source = rig.two_sinks();
     let domain = &mut rig.domain;
-    let taps = domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
-    taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
     // Received together; the source came to know of the other sink after the second.
     for (sequence, joined) in [(1, 1), (2, 1), (3, 2)] {
         let d = Descriptor { sequence, joined, ..Descriptor::default() };
@@ -199,19 +206,9 @@ fn what_was_put_together_before_a_sink_joined_is_not_for_it() {
 
 #[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
-    const OTHER: SinkId = SinkId(10);
     let mut rig = Rig::new();
-    let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
-    for sink in [SINK, OTHER] {
-        let (epoch, sink, peer) = (EPOCH.to_bytes(), sink.to_bytes(), SESSION.to_bytes());
-        rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
-    }
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
+    let source = rig.two_sinks();
     let Rig { domain, .. } = &mut rig;
-    let taps = domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
-    taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
     let came = std::cell::Cell::new(0);
     let comes = |domain: &mut Domain, len: usize, change: fn(&mut Message)| {
         came.set(came.get() + 1);
