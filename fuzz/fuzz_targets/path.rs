@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use insane_transport::{Config, Event, Fit, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Rest, Store};
+use insane_transport::{Config, Event, Fit, FlowSpec, Landings, Lies, MOST_REGIONS, Outgoing, Path, Payloads, Rest, Store};
 use insane_wire::frame::control::Hello;
 use insane_wire::frame::record::{Record, Records};
 use insane_wire::frame::{FrameBuilder, HEADER_BYTES, Header, LONE_BYTES, lone_head, next_message, parse};
@@ -66,6 +66,32 @@ impl Store for Slots {
     }
 }
 
+/// The heads of so many frames, of which the first is a part of a message: the rest of it, and the next, in parts of `size` bytes.
+fn heads_of(first: &[u8], count: usize, size: u32) -> Vec<u8> {
+    let word = |at: usize| u32::from_le_bytes(first[at..at + 4].try_into().expect("four bytes"));
+    let [index, total, begin] = [8, 24, 28].map(|at| word(HEADER_BYTES + at));
+    let (mut all, mut index, mut offset) = (Vec::new(), index, begin);
+    for n in 0..count as u64 {
+        let mut head = first.to_vec();
+        if n > 0 {
+            let length = size.min(total.saturating_sub(offset)) as u16;
+            let counter = u64::from_le_bytes(head[16..24].try_into().expect("eight bytes")) + n;
+            head[4..6].copy_from_slice(&(first.len() as u16 + length).to_le_bytes());
+            head[16..24].copy_from_slice(&counter.to_le_bytes());
+            let record = &mut head[HEADER_BYTES..];
+            record[2..4].copy_from_slice(&length.to_le_bytes());
+            record[8..12].copy_from_slice(&index.to_le_bytes());
+            record[28..32].copy_from_slice(&offset.to_le_bytes());
+        }
+        all.extend_from_slice(&head);
+        offset = offset.saturating_add(size);
+        if offset >= total {
+            (index, offset) = (index.wrapping_add(1), 0);
+        }
+    }
+    all
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut now = Duration::from_secs(1);
     let mut path = Path::new(Config { flows: 8, ..Config::default() }, 1, now);
@@ -109,12 +135,20 @@ fuzz_target!(|data: &[u8]| {
         let peek = Records::peek(&bytes).map(|(.., place)| place.at);
         let head_bytes = peek.filter(|&at| kind & 1 != 0 && at < bytes.len());
         let mut batch = Landings::default();
-        let landing = path.place(now, &bytes, bytes.len(), bytes.len(), &mut slots, &mut batch);
+        let count = 1 + usize::from(kind >> 4);
+        let landing = path.place(now, &bytes, bytes.len() * count, bytes.len(), &mut slots, &mut batch);
         let landing = landing.filter(|_| head_bytes.is_some());
         if let Some(landing) = landing {
-            let heads = &bytes[..landing.head_bytes];
-            path.receive_run(now, heads, landing.number, &mut batch, &mut slots);
-            let _ = batch.finish();
+            let regions = batch.regions(&landing);
+            assert!(!regions.is_empty() && regions.len() <= MOST_REGIONS);
+            assert!(regions.iter().all(|region| region.at + region.bytes <= slots.sizes[&region.slot]));
+            let heads = heads_of(&bytes[..landing.head_bytes], count, (bytes.len() - landing.head_bytes) as u32);
+            let tails = vec![0; bytes.len() * usize::from(kind >> 3 & 1) * MOST_REGIONS];
+            path.receive_run(now, (&heads, &tails), landing.number, &mut batch, &mut slots);
+            token += count as u64 - 1;
+            for stray in batch.finish() {
+                let _ = path.receive(now, &stray.frame, token, &mut slots);
+            }
         } else {
             let alone = if kind & 4 == 0 { None } else { path.receive_alone(now, &bytes) };
             if let Some(row) = alone {

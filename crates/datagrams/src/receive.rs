@@ -73,13 +73,14 @@ impl Opened {
 /// Copies a payload to where it belongs, if it belongs somewhere.
 fn land(from: Address, payload: &[u8], place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
     let (len, head) = (payload.len(), &payload[..payload.len().min(PEEK_BYTES)]);
-    let Landing { memory, head_bytes, token } = place.place(Peeked { head, len, stride: len, from })?;
+    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
     let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
     let (head, rest) = payload.split_at_checked(head_bytes).filter(|_| fits)?;
     memory.get_mut(..rest.len())?.copy_from_slice(rest);
     let start = heads.len();
     heads.extend_from_slice(head);
-    Some(Landed { token, heads: start..heads.len(), head_bytes, stride: len, len, from })
+    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
+    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
 }
 
 impl<R: RawDatapath> Datagrams<R> {

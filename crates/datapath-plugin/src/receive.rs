@@ -168,11 +168,12 @@ impl PluginDatapath {
 /// Copies a frame to where its payload belongs, if it belongs somewhere.
 fn land(bytes: &[u8], from: Address, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
     let (len, head) = (bytes.len(), &bytes[..bytes.len().min(PEEK_BYTES)]);
-    let Landing { memory, head_bytes, token } = place.place(Peeked { head, len, stride: len, from })?;
+    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
     let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
     let (head, payload) = bytes.split_at_checked(head_bytes).filter(|_| fits)?;
     memory.get_mut(..payload.len())?.copy_from_slice(payload);
     let start = heads.len();
     heads.extend_from_slice(head);
-    Some(Landed { token, heads: start..heads.len(), head_bytes, stride: len, len, from })
+    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
+    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
 }

@@ -198,6 +198,8 @@ pub struct Landed {
     pub token: u64,
     /// The heads, in [`RxBatch::heads`].
     pub heads: Range<usize>,
+    /// What of the last frame of each memory had no room there, one after the other, in the same place.
+    pub tails: Range<usize>,
     /// The size of each head in bytes.
     pub head_bytes: usize,
     /// From one frame to the next as they were sent, in bytes.
@@ -209,7 +211,7 @@ pub struct Landed {
 }
 
 impl Landed {
-    /// The payload bytes of frame `n` beyond its head, as a range of the landing's memory.
+    /// The payload bytes of frame `n` beyond its head, as a range of the landing's memory if there is but one.
     #[must_use]
     pub fn payload(&self, n: usize) -> Range<usize> {
         let body = self.stride - self.head_bytes;
@@ -243,14 +245,20 @@ pub const PEEK_BYTES: usize = 128;
 /// Where the payload of a piece is to go.
 #[derive(Debug)]
 pub struct Landing<'a> {
-    /// The memory: payloads are written one after the other from its first byte on. If it is too short for them all, the
-    /// piece goes into a slot as if there had been no landing.
+    /// The memory: payloads are written one after the other from its first byte on. If it and what follows are too short for
+    /// them all, the piece goes into a slot as if there had been no landing.
     pub memory: &'a mut [u8],
+    /// Where the frames go that come after `memory` is full, and so on. Each begins with a frame: what had no room in the memory before
+    /// is filling, and becomes a tail ([`Landed::tails`]). None for a piece of one frame.
+    pub then: Then<'a>,
     /// How many bytes at the start of each frame are no payload. Not 0, less than a frame.
     pub head_bytes: usize,
     /// The caller's name for it.
     pub token: u64,
 }
+
+/// The memories of what follows, in turn, up to the first that is `None`.
+pub type Then<'a> = [Option<&'a mut [u8]>; 8];
 
 /// Says where payload belongs before it is read.
 pub trait Place {

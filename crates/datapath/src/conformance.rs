@@ -15,7 +15,7 @@ pub use trouble::{
 
 use std::time::{Duration, Instant};
 
-use crate::batch::{Landing, Outcome, Peeked, Place, RxBatch, TxBatch};
+use crate::batch::{Landing, Outcome, Peeked, Place, RxBatch, Then, TxBatch};
 use crate::memory::{Piece, Slot};
 use crate::{Address, Armed, Datapath};
 
@@ -295,7 +295,12 @@ impl Place for Into200 {
         let (head_bytes, mark) = (self.skip + 16, self.skip + 8);
         assert!(peeked.head.len() >= head_bytes && peeked.stride > 0);
         assert!(peeked.len >= peeked.head.len().min(peeked.stride));
-        (peeked.head[mark] == 1).then(|| Landing { memory: &mut self.memory, head_bytes, token: 9 })
+        (peeked.head[mark] == 1).then(|| Landing {
+            memory: &mut self.memory,
+            then: Then::default(),
+            head_bytes,
+            token: 9,
+        })
     }
 }
 

@@ -281,6 +281,25 @@ impl Slab {
         Some(unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len as usize) })
     }
 
+    /// As [`Slab::bytes_mut`], for several slots at once, up to the first that is `None`. `None` if one is not there, or two are the same.
+    #[must_use]
+    pub fn several_mut<const N: usize>(
+        &mut self,
+        wanted: [Option<(SlotId, u32, u32)>; N],
+    ) -> Option<[Option<&mut [u8]>; N]> {
+        let mut places = [None; N];
+        for (n, (id, at, len)) in wanted.into_iter().map_while(|one| one).enumerate() {
+            let segment = self.place(id, at, len)?;
+            if wanted[..n].iter().flatten().any(|other| other.0 == id) {
+                return None;
+            }
+            // SAFETY: INV-SEG-1; the place was checked to lie in its slot.
+            places[n] = Some((unsafe { segment.slot(id.slot).add(at as usize) }, len as usize));
+        }
+        // SAFETY: as in `bytes_mut`; no two of them are the same slot, and slots do not meet.
+        Some(places.map(|place| place.map(|(base, len)| unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) })))
+    }
+
     /// `len` bytes of a slot from byte `at` on, as this process wrote them. `None` if they are not there, or the slot is free.
     #[must_use]
     pub fn written(&self, id: SlotId, at: u32, len: u32) -> Option<&[u8]> {

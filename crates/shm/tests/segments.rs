@@ -207,6 +207,27 @@ fn a_slot_that_is_very_much_too_large_is_the_last_resort() {
     assert!(slab.take_any(100).is_none());
 }
 
+#[test]
+fn several_slots_are_written_at_once_and_none_twice() {
+    let mut slab = Slab::default();
+    slab.add(segment(256, 4), |_| true).unwrap();
+    let [first, second] = [(); 2].map(|()| slab.take(200).unwrap().id);
+    let free = SlotId { slot: 3, ..first };
+    let [one, other, none] = slab.several_mut([Some((first, 8, 4)), Some((second, 0, 256)), None]).unwrap();
+    one.unwrap().copy_from_slice(b"some");
+    other.unwrap().fill(7);
+    assert!(none.is_none());
+    assert_eq!(slab.written(first, 8, 4), Some(&b"some"[..]));
+    assert_eq!(slab.written(second, 255, 1), Some(&[7][..]));
+    for wanted in [(first, 16, 4), (second, 8, 249), (free, 0, 1), (SlotId { segment: 1, slot: 0 }, 0, 1)] {
+        assert!(slab.several_mut([Some((first, 0, 8)), Some(wanted)]).is_none(), "{wanted:?}");
+    }
+    // What comes after one that is not wanted is not looked at.
+    assert!(
+        slab.several_mut([Some((first, 0, 8)), None, Some((first, 0, 8))]).is_some_and(|[_, _, last]| last.is_none())
+    );
+}
+
 /// A producer that removes a segment of which a message is out breaks its own link; the segment stays.
 #[test]
 fn a_segment_stays_while_something_of_it_is_out() {

@@ -90,6 +90,7 @@ mod config;
 mod congestion;
 mod counts;
 mod inflow;
+mod landing;
 mod outflow;
 mod path;
 mod payloads;
@@ -101,8 +102,6 @@ mod turns;
 
 pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
-pub use path::{
-    Alike, Built, End, Event, Gather, Landing, Landings, Lies, LostReason, Path, Receipt, Rejected, Row, SendError,
-    Store, Stray,
-};
+pub use landing::{Landing, Landings, MOST_REGIONS, Region, Stray};
+pub use path::{Alike, Built, End, Event, Gather, Lies, LostReason, Path, Receipt, Rejected, Row, SendError, Store};
 pub use payloads::{Fit, Payloads, Rest, copy_alike};

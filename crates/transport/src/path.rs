@@ -13,9 +13,9 @@ use insane_wire::reassembly::Reassembler;
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
 use crate::counts::{Counts, PathStats};
-use crate::inflow::{InFlow, Saying, Verdict};
+use crate::inflow::{InFlow, Saying};
+use crate::landing::Guesses;
 use crate::outflow::{OutFlow, State};
-use crate::receive::Head;
 use crate::rtt::Rtt;
 use crate::seen::Seen;
 use crate::transmit::{Content, Pattern, Sent};
@@ -271,7 +271,7 @@ pub struct Built {
     /// The payload that follows what is in the buffer.
     pub gather: Option<Gather>,
     /// The datapath may add zeros to its end, so that it travels joined with those before and after it. Not said of parts of
-    /// large messages: each of those shall be a run of its own, which can be placed before it is read.
+    /// messages of more than 256 KiB: what follows those is not placed before it is read.
     pub may_pad: bool,
 }
 
@@ -284,82 +284,6 @@ pub struct Alike {
     pub len: usize,
     /// As [`Built::may_pad`].
     pub may_pad: bool,
-}
-
-/// Where payloads that are about to be received belong; only [`Path::place`] makes one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Landing {
-    /// The slot of the store.
-    pub slot: u64,
-    /// The first payload's place in it.
-    pub at: u32,
-    /// How many bytes all payloads are; they follow each other.
-    pub bytes: u32,
-    /// The bytes at the start of each frame that are no payload.
-    pub head_bytes: usize,
-    /// Its number in its batch, for [`Path::receive_run`].
-    pub number: usize,
-    /// All bytes of the frames, and those from one to the next.
-    pub(crate) len: usize,
-    pub(crate) stride: usize,
-}
-
-impl Landing {
-    /// Whether both are about some of the same bytes.
-    fn meets(&self, other: &Self) -> bool {
-        let end = |one: &Self| one.at.saturating_add(one.bytes);
-        self.slot == other.slot && self.at < end(other) && other.at < end(self)
-    }
-}
-
-/// The landings of one batch: of all that is received before a path has any of it ([`Path::receive_run`]).
-///
-/// Only the head of the first frame of each was certain: others may be strays, whose bytes lie where they do not belong until the
-/// path has them. So no two landings meet, and what strayed is handed out when all have been looked at: taking a stray may write
-/// to where another lies.
-///
-/// One batch serves all paths that share a [`Store`]. Kept, it allocates nothing once it has grown, but for strays.
-#[derive(Debug, Default)]
-pub struct Landings {
-    all: Vec<Landing>,
-    strays: Vec<Stray>,
-}
-
-/// A frame whose payload was received to where it does not belong, put together again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stray {
-    /// The number of the landing that it was received to: its path is that landing's.
-    pub number: usize,
-    /// All of its bytes.
-    pub frame: Vec<u8>,
-}
-
-impl Landings {
-    /// Ends the batch: each path has been given what was received to its landings. What strayed is to be given to
-    /// [`Path::receive`]; after that come the frames that arrived after the batch, and events.
-    #[must_use]
-    pub fn finish(&mut self) -> Vec<Stray> {
-        self.all.clear();
-        core::mem::take(&mut self.strays)
-    }
-
-    pub(crate) fn get(&self, number: usize) -> Option<Landing> {
-        self.all.get(number).copied()
-    }
-
-    pub(crate) fn strayed(&mut self, number: usize, frame: Vec<u8>) {
-        self.strays.push(Stray { number, frame });
-    }
-
-    /// Adds a landing, unless it meets another of the batch.
-    fn add(&mut self, landing: Landing) -> Option<Landing> {
-        if self.all.iter().any(|before| before.meets(&landing)) {
-            return None;
-        }
-        let landing = Landing { number: self.all.len(), ..landing };
-        self.all.push(landing);
-        Some(landing)
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -414,6 +338,7 @@ pub struct Path {
     pub(crate) closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
     pub(crate) unfinished: Reassembler,
+    pub(crate) guesses: Guesses,
     pub(crate) parts_lately: bool,
     /// The last frame was a part of a message of which more follows.
     pub(crate) in_parts: bool,
@@ -465,6 +390,7 @@ impl Path {
             closed: VecDeque::new(),
             control: VecDeque::new(),
             unfinished: Reassembler::new(config.reassembly),
+            guesses: Guesses::default(),
             parts_lately: false,
             in_parts: false,
             pattern: Pattern::default(),
@@ -696,41 +622,6 @@ impl Path {
         }
     }
 
-    /// Where the payload of frames that are about to be received belongs, by the head of the first: for datapaths that place
-    /// ([`Path::receive_run`] takes the heads afterwards). `len` are all bytes of the frames, `stride` those from one to the
-    /// next. Says the slot, where in it the payloads begin, how many bytes they are, and the size of a head. A message that
-    /// was not known is given a slot. `None` if they are for no slot, or not for one alone, or for bytes that another landing of
-    /// the batch is for.
-    pub fn place(
-        &mut self,
-        now: Duration,
-        head: &[u8],
-        len: usize,
-        stride: usize,
-        store: &mut dyn Store,
-        batch: &mut Landings,
-    ) -> Option<Landing> {
-        let Head { header, message, part, place } = self.read_head(head)?;
-        let (flow, head_bytes) = (message.flow, place.at);
-        self.stir();
-        let incoming = self.incoming.get(&flow).filter(|incoming| incoming.domain == header.domain)?;
-        let index = incoming.index(message.index);
-        let (key, keep, urgent) = (Self::key(incoming, index), incoming.open.reliable, incoming.waits_for(index));
-        let bytes = len.checked_sub(len.div_ceil(stride.max(1)) * head_bytes)?;
-        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
-        if part.offset.checked_add(bytes)? > part.total || incoming.judge(index) != Verdict::Take {
-            return None;
-        }
-        let reserve = |bytes| store.reserve(flow, bytes, urgent);
-        self.unfinished.expect(now, key, part.total, keep, reserve).ok()?;
-        if let Some(incoming) = self.incoming.get_mut(&flow) {
-            incoming.partly(index);
-            self.ticking |= incoming.needs_ticks();
-        }
-        let slot = self.unfinished.where_to(key, part.offset, bytes)?;
-        batch.add(Landing { slot, at: part.offset, bytes, head_bytes, number: 0, len, stride })
-    }
-
     /// Whether [`Path::place`] is likely to have an answer: the last message that came was in parts.
     #[must_use]
     pub fn expects_fragments(&self) -> bool {
@@ -854,6 +745,7 @@ impl Path {
 
     pub(crate) fn end_incoming(&mut self, flow: u32) {
         let Some(mut incoming) = self.incoming.remove(&flow) else { return };
+        self.drop_guesses_of(flow);
         self.unfinished.forget_source(incoming.domain, incoming.source);
         while let Some(gone) = self.unfinished.given_up() {
             self.events.push_back(Event::Discard(Lies::Slot { slot: gone.slot, len: 0 }));

@@ -8,8 +8,9 @@ use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
 
 use crate::inflow::{InFlow, Verdict};
+use crate::landing::{Head, Run};
 use crate::outflow::State;
-use crate::path::{End, Event, Landings, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store, release};
+use crate::path::{End, Event, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store, release};
 use crate::transmit::Content;
 
 /// A frame is lost when so many later ones have arrived. RFC 9002 §6.1.1 says 3; time ([`Rtt::reordering`](crate::rtt::Rtt)) finds
@@ -33,58 +34,6 @@ enum Taken {
     Kept,
     /// The frame must come again.
     NoRoom,
-}
-
-/// The head of a frame of one fragment, whose payload may be elsewhere.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
-    pub(crate) header: Header,
-    pub(crate) message: Message,
-    pub(crate) part: Part,
-    pub(crate) place: Place,
-}
-
-impl Head {
-    /// Whether there is nothing in the frame but `head_bytes` of head and `size` bytes of payload, of the message's byte `at` on.
-    fn is_alone(&self, head_bytes: usize, at: u32, size: u32) -> bool {
-        // Bytes behind the fragment are padding, or another record.
-        self.place.at == head_bytes
-            && self.place.len == size as usize
-            && usize::from(self.header.length) == head_bytes + size as usize
-            && self.part.offset == at
-    }
-}
-
-/// Frames one after the other whose payloads are one piece of one message, where they belong.
-#[derive(Debug)]
-struct Run {
-    /// That of the first.
-    head: Head,
-    bytes: u32,
-    /// How many bytes were missing from the first on.
-    missing: u32,
-    frames: u64,
-}
-
-impl Run {
-    /// Takes the next frame, if it follows. Frames of other sizes begin a run of their own, but for the last.
-    fn takes(&mut self, next: &Head, size: u32) -> bool {
-        let (first, frame) = (&self.head, self.head.place.len as u32);
-        let follows = next.header.counter == first.header.counter.wrapping_add(self.frames)
-            && next.header.domain == first.header.domain
-            && next.message.flow == first.message.flow
-            && next.message.index == first.message.index
-            && next.part.total == first.part.total
-            && u64::from(next.part.offset) == u64::from(first.part.offset) + u64::from(self.bytes)
-            && size <= frame
-            && u64::from(self.bytes) == u64::from(frame) * self.frames
-            && u64::from(self.bytes) + u64::from(size) <= u64::from(self.missing);
-        if follows {
-            self.bytes += size;
-            self.frames += 1;
-        }
-        follows
-    }
 }
 
 impl Path {
@@ -216,73 +165,13 @@ impl Path {
         Key { domain: incoming.domain, source: incoming.source, message: index }
     }
 
-    /// The fragment that a frame's head speaks of.
-    pub(crate) fn read_head(&self, head: &[u8]) -> Option<Head> {
-        // A check cannot be made before everything is read.
-        let header = Header::read(head).ok().filter(|header| header.flags == 0 && !self.config.checked)?;
-        self.peer.filter(|peer| peer.receive == header.connection)?;
-        let (message, part, place) = Records::peek(head)?;
-        Some(Head { header, message, part: part?, place })
-    }
-
-    /// Takes frames whose payloads were received straight to a [`Landing`](crate::Landing) of this path, by its number: `heads` are their
-    /// heads, one after the other. Only the first head was certain; frames that turn out not to belong where they lie (others came
-    /// between, or one is missing) are put together and come out of [`Landings::finish`]. Events must not be handled before that, for
-    /// they may give slots away.
-    pub fn receive_run(
-        &mut self,
-        now: Duration,
-        heads: &[u8],
-        number: usize,
-        batch: &mut Landings,
-        store: &mut dyn Store,
-    ) {
-        let Some(landing) = batch.get(number) else { return };
-        self.stir();
-        let (mut at, mut run) = (landing.at, None::<Run>);
-        for (n, bytes) in heads.chunks(landing.head_bytes.max(1)).enumerate() {
-            let frame = landing.len.saturating_sub(n * landing.stride).min(landing.stride);
-            let size = u32::try_from(frame.saturating_sub(landing.head_bytes)).unwrap_or(0);
-            let head = self.read_head(bytes).filter(|head| head.is_alone(bytes.len(), at, size));
-            // What follows is known by the head alone; what begins has to be looked up.
-            let follows = |run: &mut Run| head.as_ref().is_some_and(|head| run.takes(head, size));
-            if !run.as_mut().is_some_and(follows) {
-                run.take().into_iter().for_each(|run| self.book(now, &run, store));
-                run = head.and_then(|head| self.begins(&head, landing.slot, size));
-                if run.is_none() {
-                    let mut stray = bytes.to_vec();
-                    store.copy_out(landing.slot, at, size, &mut stray);
-                    batch.strayed(number, stray);
-                }
-            }
-            at = at.saturating_add(size);
-        }
-        run.into_iter().for_each(|run| self.book(now, &run, store));
-    }
-
-    /// The run that begins with a frame; `None` if its payload does not belong to that slot.
-    fn begins(&self, head: &Head, slot: u64, size: u32) -> Option<Run> {
-        let incoming = self.incoming.get(&head.message.flow).filter(|one| one.domain == head.header.domain)?;
-        let index = incoming.index(head.message.index);
-        let (there, missing) = self.unfinished.missing(Self::key(incoming, index), head.part.offset)?;
-        let belongs = there == slot && size <= missing && incoming.judge(index) == Verdict::Take;
-        belongs.then_some(Run { head: *head, bytes: size, missing, frames: 1 })
-    }
-
     /// Takes a run as if it were one fragment.
-    fn book(&mut self, now: Duration, run: &Run, store: &mut dyn Store) {
-        let Run { head: Head { header, message, part, .. }, bytes, frames, .. } = *run;
+    pub(crate) fn book(&mut self, now: Duration, run: Run, store: &mut dyn Store) {
+        let Run { head: Head { header, message, part, .. }, bytes, frames, .. } = run;
         let counters = header.counter..header.counter.saturating_add(frames);
         if frames > 1 && counters.clone().any(|counter| !self.seen.is_new(counter)) {
-            // Each for itself: some were here before.
-            let size = u32::try_from(run.head.place.len).unwrap_or(u32::MAX).max(1);
-            for (counter, at) in counters.zip((0..bytes).step_by(size as usize)) {
-                let header = Header { counter, ..header };
-                let part = Part { offset: part.offset + at, ..part };
-                let bytes = size.min(bytes - at);
-                self.book(now, &Run { head: Head { header, part, ..run.head }, bytes, frames: 1, ..*run }, store);
-            }
-            return;
+            // Some were here before.
+            return run.each().for_each(|run| self.book(now, run, store));
         }
         if self.admit(now, &header).is_ok() {
             match self.data(now, header.domain, message, Some((part, bytes)), Payload::Placed, store) {

@@ -9,15 +9,13 @@ use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_
 
 use crate::config::Outgoing;
 use crate::congestion::Congestion;
+use crate::landing::JOINED;
 use crate::outflow::{Gone, Next, OutFlow, Span, State, on_the_wire};
 use crate::path::{Alike, Built, End, Gather, LostReason, Path, TICK, release};
 use crate::payloads::{BUNDLE_WORD, Payloads, Rest};
 
 /// Acknowledge at once after so many frames.
 const ACK_EVERY: u32 = 16;
-
-/// Frames that end before this byte of their message may be padded.
-const PAD_BELOW: u32 = 32 << 10;
 
 /// Messages of so many bytes share a record with others wherever that is possible.
 const SMALL: u32 = 64;
@@ -148,8 +146,7 @@ impl Path {
             self.remember(now, limit, out.get(start..).unwrap_or(&[]));
         }
         self.register(now, len, eliciting, contents);
-        let small = gather.is_none_or(|gather| gather.offset < PAD_BELOW && gather.len < PAD_BELOW);
-        Some(Built { len, gather, may_pad: small && !large && !self.config.checked })
+        Some(Built { len, gather, may_pad: !large && !self.config.checked })
     }
 
     /// How many messages of a flow have not gone yet; 0 after it has closed.
@@ -252,9 +249,8 @@ impl Path {
         let (next, count, may_pad) = if self.in_parts {
             let next = source.next_part(index, size)?;
             let Span { offset, len, .. } = next.span;
-            // The last is another size, and all or none may be padded.
-            let left = if offset < PAD_BELOW { len.min(PAD_BELOW - offset + size) } else { len };
-            let count = u16::try_from((left - 1) / size).unwrap_or(u16::MAX).min(most);
+            // The last is another size.
+            let count = u16::try_from((len - 1) / size).unwrap_or(u16::MAX).min(most);
             for n in 0..u32::from(count) {
                 next_part(out, head, counter, offset + n * size);
                 let end = out.len() + size as usize;
@@ -262,7 +258,7 @@ impl Path {
                 out.resize(end, 0);
                 counter += 1;
             }
-            (next, count, offset < PAD_BELOW)
+            (next, count, next.message.len <= JOINED)
         } else {
             let next = source.next_of_bundle()?;
             let Next { message, span, .. } = next;
@@ -456,8 +452,8 @@ impl Path {
         }
     }
 
-    /// Adds messages of the flows in turn; says what is to be gathered behind the frame, and whether it has a part from deep
-    /// in a large message.
+    /// Adds messages of the flows in turn; says what is to be gathered behind the frame, and whether it has a part of a
+    /// large message.
     fn add_data(
         &mut self,
         now: Duration,
@@ -512,7 +508,7 @@ impl Path {
                 }
                 break;
             };
-            large |= next.span.offset >= PAD_BELOW && next.message.bundle == 0;
+            large |= next.message.len > JOINED && next.message.bundle == 0;
             *domain = Some(out.spec.domain);
             frame.set_domain(out.spec.domain);
             if out.spec.reliable {

@@ -168,14 +168,15 @@ fn many_flows_of_several_domains_share_a_path() {
 
 #[test]
 fn payloads_that_were_placed_too_early_are_put_right() {
-    let (mut placed, mut strays) = (0, 0);
+    let (mut placed, mut joined, mut strays) = (0, 0, 0);
     for seed in seeds(100) {
         let mut random = Random(seed ^ 0xacce);
         let weather = Weather { lose: 5, repeat: 5, mix: [0, 20][seed as usize % 2], ..Weather::default() };
         let config = Config { dedicated: true, ..Config::default() };
         let mut world = World::new(config, random.next(), weather);
         for n in 0..3u128 {
-            let todo = (0..20).map(|_| random.below(100_000) as u32).collect();
+            // Of one, each message is as long as the one before: the next is where it was expected.
+            let todo = (0..20).map(|_| if n == 2 { 65_536 } else { random.below(100_000) as u32 }).collect();
             world.hosts[0].source(n + 1, 7, n > 0, todo);
             world.hosts[1].sink(n + 1, n > 0);
             world.hosts[0].reopen(n as usize);
@@ -183,10 +184,11 @@ fn payloads_that_were_placed_too_early_are_put_right() {
         world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
         close_and_check(&mut world);
         placed += world.hosts[1].placed;
+        joined += world.hosts[1].joined;
         strays += world.hosts[1].strays;
     }
     // Payloads are compared byte by byte by the sinks; here, that the case was there at all.
-    assert!(placed > 0 && strays > 0, "{placed} placed, {strays} strays");
+    assert!(placed > 0 && joined > 0 && strays > 0, "{placed} placed, {joined} of several messages, {strays} strays");
 }
 
 /// What befalls frames in all of it: every combination of loss, repetition, mixing, cuts and kills, by the seed.

@@ -190,7 +190,7 @@ impl UdpDatapath {
         let Some(landing) = place.place(peeked) else { return Some(false) };
         let frames = seen.len.div_ceil(stride);
         let Some(plan) = plan(&mut self.into, batch, landing, seen.len, stride) else { return Some(false) };
-        let Plan { heads, head_bytes, token } = plan;
+        let Plan { heads, tails, head_bytes, token } = plan;
         self.stats.calls += 1;
         let came = self.into.receive(socket.as_fd(), 0).unwrap_or(0);
         if came == 0 {
@@ -209,7 +209,8 @@ impl UdpDatapath {
         self.stats.received_frames += frames as u64;
         self.stats.received_bytes += got.len as u64;
         self.stats.placed += 1;
-        batch.landed.push(Landed { token, heads, head_bytes, stride, len: got.len, from: Address::Ip(from) });
+        let from = Address::Ip(from);
+        batch.landed.push(Landed { token, heads, tails, head_bytes, stride, len: got.len, from });
         Some(true)
     }
 }
@@ -217,6 +218,7 @@ impl UdpDatapath {
 /// What [`plan`] planned.
 struct Plan {
     heads: core::ops::Range<usize>,
+    tails: core::ops::Range<usize>,
     head_bytes: usize,
     token: u64,
 }
@@ -231,24 +233,42 @@ fn count_overruns(total: &mut u64, last: &mut u32, arrived: Arrived) {
 
 /// Makes one message that puts heads and payloads of `len` bytes of frames in turn where they belong.
 fn plan(into: &mut Messages, batch: &mut RxBatch, landing: Landing<'_>, len: usize, stride: usize) -> Option<Plan> {
-    let Landing { memory, head_bytes, token } = landing;
+    let Landing { memory, then, head_bytes, token } = landing;
     let frames = len.div_ceil(stride);
     let last = len - (frames - 1) * stride;
     let fits = head_bytes > 0 && head_bytes < stride && head_bytes <= last && head_bytes <= PEEK_BYTES;
-    if !fits || memory.len() < len - frames * head_bytes || frames * 2 > MAX_PIECES {
+    // A head and a payload each, and a tail for each memory.
+    if !fits || frames * 2 + then.len() > MAX_PIECES {
         return None;
     }
+    let payload = |n: usize| (len - n * stride).min(stride) - head_bytes;
     let start = batch.heads.len();
-    batch.heads.resize(start + frames * head_bytes, 0);
+    let tails = start + frames * head_bytes;
+    // Each memory but the last may leave as much of a frame as that.
+    let filling = then.iter().flatten().count() * (stride - head_bytes);
+    batch.heads.resize(tails + filling, 0);
     into.clear();
-    let heads = batch.heads.get_mut(start..)?.chunks_mut(head_bytes);
-    for (n, (head, body)) in heads.zip(memory.chunks_mut(stride - head_bytes).map(Some).chain([None])).enumerate() {
+    let (heads, mut filling) = batch.heads.get_mut(start..)?.split_at_mut(frames * head_bytes);
+    let mut tail_bytes = 0;
+    let mut memories = then.into_iter().flatten();
+    let mut room = memory;
+    for (n, head) in heads.chunks_mut(head_bytes).enumerate() {
+        if room.is_empty() && payload(n) > 0 {
+            room = memories.next()?;
+        }
+        let (body, rest) = room.split_at_mut(payload(n).min(room.len()));
+        let short = payload(n) - body.len();
+        room = rest;
         into.piece(head.as_mut_ptr(), head.len(), n == 0);
-        let payload = (len - n * stride).min(stride) - head_bytes;
-        if let Some(body) = body.and_then(|body| body.get_mut(..payload)).filter(|body| !body.is_empty()) {
+        if !body.is_empty() {
             into.piece(body.as_mut_ptr(), body.len(), false);
+        }
+        if short > 0 {
+            let (tail, rest) = filling.split_at_mut_checked(short)?;
+            into.piece(tail.as_mut_ptr(), tail.len(), false);
+            (filling, tail_bytes) = (rest, tail_bytes + short);
         }
     }
     into.push(0, Role::Receive);
-    Some(Plan { heads: start..start + frames * head_bytes, head_bytes, token })
+    Some(Plan { heads: start..tails, tails: tails..tails + tail_bytes, head_bytes, token })
 }

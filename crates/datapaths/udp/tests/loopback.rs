@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use insane_datapath::batch::{Landing, Outcome, Peeked, Place, RxBatch, TxBatch};
+use insane_datapath::batch::{Landing, Outcome, Peeked, Place, RxBatch, Then, TxBatch};
 use insane_datapath::conformance::{Rig, all, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::tap::Tap;
@@ -89,7 +89,7 @@ impl Place for EverySecond {
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
         self.seen = u64::from(peeked.head[0]);
         let memory = &mut self.memory[..];
-        (self.seen % 2 == 1).then_some(Landing { memory, head_bytes: 8, token: self.seen })
+        (self.seen % 2 == 1).then_some(Landing { memory, then: Then::default(), head_bytes: 8, token: self.seen })
     }
 }
 

@@ -133,11 +133,12 @@ impl XdpDatapath {
 fn land(received: &Received<'_>, len: usize, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
     let first = received.first();
     let (head, from) = (&first[..first.len().min(PEEK_BYTES)], received.from());
-    let Landing { memory, head_bytes, token } = place.place(Peeked { head, len, stride: len, from })?;
+    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
     let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
     let payload = memory.get_mut(..len.checked_sub(head_bytes)?).filter(|_| fits)?;
     received.copy_to(head_bytes..len, payload);
     let start = heads.len();
     heads.extend_from_slice(&head[..head_bytes]);
-    Some(Landed { token, heads: start..heads.len(), head_bytes, stride: len, len, from })
+    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
+    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
 }

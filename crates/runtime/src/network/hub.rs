@@ -512,7 +512,8 @@ impl Hub {
             let control = *control_in;
             let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
             let Some(path) = lanes.path(port) else { continue };
-            path.receive_run(now, &rx.heads[landed.heads], number, landings, &mut store);
+            let read = (&rx.heads[landed.heads], &rx.heads[landed.tails]);
+            path.receive_run(now, read, number, landings, &mut store);
         }
         for stray in landings.finish() {
             let host = self.ports[port].owners[stray.number];

@@ -8,7 +8,7 @@ use crate::network::long_words::LongWords;
 use crate::network::scatter::{Loan, is_making};
 use insane_datapath::batch::{self, Peeked, Place};
 use insane_shm::slab::SlotId;
-use insane_transport::{Landings, Store};
+use insane_transport::{Landings, MOST_REGIONS, Store};
 use insane_wire::keyed::Keyed;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,12 +99,19 @@ impl Place for Placer<'_> {
         let Peeked { head, len, stride, .. } = peeked;
         let landing = lanes.path(self.port)?.place(self.now, head, len, stride, &mut store, self.landings)?;
         self.owners.push(at);
-        let (domain, slot) = slot_of(landing.slot);
+        let regions = self.landings.regions(&landing);
+        let (domain, _) = slot_of(regions.first()?.slot);
         let domain = self.domains.get_mut(domain)?;
-        if self.copies {
-            domain.note_copy(slot);
+        // All are of one flow, so of one domain.
+        let mut wanted = [None; MOST_REGIONS];
+        for (to, region) in wanted.iter_mut().zip(regions) {
+            let (_, slot) = slot_of(region.slot);
+            if self.copies {
+                domain.note_copy(slot);
+            }
+            *to = Some((slot, region.at, region.bytes));
         }
-        let memory = domain.slab.bytes_mut(slot, landing.at, landing.bytes)?;
-        Some(batch::Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
+        let [memory, then @ ..] = domain.slab.several_mut(wanted)?;
+        Some(batch::Landing { memory: memory?, then, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }

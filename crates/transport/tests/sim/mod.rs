@@ -143,6 +143,8 @@ pub(crate) struct Host {
     pub(crate) lost: u64,
     pub(crate) stalled: bool,
     pub(crate) placed: u64,
+    /// Of them, those that held the end of one message and the beginning of another.
+    pub(crate) joined: usize,
     pub(crate) strays: u64,
     pub(crate) rows: u64,
     /// When it was last looked at, and what has gone at once since.
@@ -222,6 +224,7 @@ impl Host {
             lost: 0,
             stalled: false,
             placed: 0,
+            joined: 0,
             strays: 0,
             rows: 0,
             now,
@@ -557,8 +560,8 @@ impl Host {
             pieces.push(piece);
             at += count;
         }
-        for (heads, number) in pieces {
-            self.path.receive_run(now, &heads, number, &mut batch, &mut self.memory);
+        for Landed { heads, tails, number } in pieces {
+            self.path.receive_run(now, (&heads, &tails), number, &mut batch, &mut self.memory);
             self.placed += 1;
         }
         for stray in batch.finish() {
@@ -568,28 +571,44 @@ impl Host {
         at
     }
 
-    /// Receives the first piece of these frames to where it belongs; says how many frames those are, their heads, and the landing's
-    /// number.
-    fn land(&mut self, now: Duration, frames: &[Vec<u8>], batch: &mut Landings) -> Option<(usize, (Vec<u8>, usize))> {
+    /// Receives the first piece of these frames to where it belongs; says how many frames those are.
+    fn land(&mut self, now: Duration, frames: &[Vec<u8>], batch: &mut Landings) -> Option<(usize, Landed)> {
         let stride = frames[0].len();
-        let mut count = 1 + frames[1..].iter().take_while(|frame| frame.len() == stride).count();
-        count += usize::from(frames.get(count).is_some_and(|frame| frame.len() < stride));
-        let run = &frames[..count];
+        let mut run = Vec::new();
+        for (n, frame) in frames.iter().enumerate().take_while(|(_, frame)| frame.len() <= stride) {
+            run.push(frame.clone());
+            // A sender fills up what is a little shorter, if others follow.
+            let follows = frames.get(n + 1).is_some_and(|next| next.len() <= stride);
+            if frame.len() < stride {
+                if !follows || frame.len() < stride / 4 * 3 {
+                    break;
+                }
+                run[n].resize(stride, 0);
+            }
+        }
         let len = run.iter().map(Vec::len).sum();
         let head = &run[0][..stride.min(128)];
         let landing = self.path.place(now, head, len, stride, &mut self.memory, batch)?;
-        if run[count - 1].len() < landing.head_bytes {
+        if run[run.len() - 1].len() < landing.head_bytes {
             return None;
         }
-        let (mut heads, mut at) = (Vec::new(), landing.at);
-        for frame in run {
+        let (mut heads, mut tails, mut regions) = (Vec::new(), Vec::new(), batch.regions(&landing).iter());
+        let (mut slot, mut at, mut end) = (0, 0, 0);
+        for frame in &run {
             let (head, body) = frame.split_at(landing.head_bytes);
             heads.extend_from_slice(head);
-            self.memory.fill(landing.slot, at, body);
+            if at == end && !body.is_empty() {
+                let region = regions.next().expect("a region for each frame");
+                (slot, at, end) = (region.slot, region.at, region.at + region.bytes);
+            }
+            let (body, tail) = body.split_at(body.len().min((end - at) as usize));
+            self.memory.fill(slot, at, body);
             at += body.len() as u32;
+            tails.extend_from_slice(tail);
         }
-        assert_eq!(at, landing.at + landing.bytes);
-        Some((count, (heads, landing.number)))
+        self.joined += usize::from(batch.regions(&landing).len() > 1);
+        assert!(at == end && regions.next().is_none());
+        Some((run.len(), Landed { heads, tails, number: landing.number }))
     }
 
     pub(crate) fn balance(&self) {
@@ -610,6 +629,13 @@ impl Host {
     pub(crate) fn flow_of(&self, n: usize) -> Option<u32> {
         self.sources[n].flow
     }
+}
+
+/// What was received to a landing: the heads of its frames, and what had no room there.
+struct Landed {
+    heads: Vec<u8>,
+    tails: Vec<u8>,
+    number: usize,
 }
 
 impl Sink {

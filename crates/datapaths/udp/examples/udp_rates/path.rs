@@ -1,5 +1,6 @@
 //! A whole path over the UDP datapath: this is how a runtime puts the two together.
 
+use std::array;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use insane_datapath::batch::{Landing, Peeked, Place, RxBatch, TxBatch};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
-use insane_transport::{Config, Event, FlowSpec, Landings, Lies, Outgoing, Path, Payloads, Store};
+use insane_transport::{Config, Event, FlowSpec, Landings, Lies, MOST_REGIONS, Outgoing, Path, Payloads, Store};
 
 use crate::{Seen, Watch};
 
@@ -75,9 +76,15 @@ impl Place for Placer<'_> {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>> {
         let landing = self.path.place(self.now, peeked.head, peeked.len, peeked.stride, self.pool, self.landings)?;
-        let slot = self.pool.used.get_mut(&landing.slot)?;
-        let memory = slot.get_mut(landing.at as usize..(landing.at + landing.bytes) as usize)?;
-        Some(Landing { memory, head_bytes: landing.head_bytes, token: landing.number as u64 })
+        let mut regions = self.landings.regions(&landing).iter();
+        // No slot has the name of those that are not there.
+        let names: [u64; MOST_REGIONS] =
+            array::from_fn(|n| regions.as_slice().get(n).map_or(u64::MAX, |region| region.slot));
+        let [memory, then @ ..] = self.pool.used.get_disjoint_mut(names.each_ref()).map(|slot| {
+            let region = regions.next()?;
+            slot?.get_mut(region.at as usize..(region.at + region.bytes) as usize)
+        });
+        Some(Landing { memory: memory?, then, head_bytes: landing.head_bytes, token: landing.number as u64 })
     }
 }
 
@@ -176,8 +183,8 @@ impl End {
         let mut place = Placer { path: &mut self.path, pool: &mut self.pool, now, landings: &mut self.landings };
         self.udp.receive(&mut self.rx, Some(&mut place));
         for landed in core::mem::take(&mut self.rx.landed) {
-            let heads = &self.rx.heads[landed.heads.clone()];
-            self.path.receive_run(now, heads, landed.token as usize, &mut self.landings, &mut self.pool);
+            let read = (&self.rx.heads[landed.heads], &self.rx.heads[landed.tails]);
+            self.path.receive_run(now, read, landed.token as usize, &mut self.landings, &mut self.pool);
         }
         for stray in self.landings.finish() {
             self.path.receive(now, &stray.frame, 0, &mut self.pool);
