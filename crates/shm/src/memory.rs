@@ -111,6 +111,16 @@ impl SharedMemory {
         Ok(Self { mapping, fd })
     }
 
+    /// Faults in the pages of `bytes` bytes from byte `at` on, a multiple of the size of a page, as far as they are there: whoever writes
+    /// to them next need not wait for it. Changes nothing that can be read. Blocks, for some 2 µs a page. Before Linux 5.14 it does nothing.
+    pub fn fault_in(&self, at: usize, bytes: usize) {
+        let Some(left) = self.mapping.len.checked_sub(at) else { return };
+        // SAFETY: INV-MEM-1; the range lies in the mapping.
+        let from = unsafe { self.mapping.base.add(at) };
+        // SAFETY: as above; the advice writes nothing.
+        let _ = unsafe { rustix::mm::madvise(from.as_ptr().cast(), bytes.min(left), Advice::LinuxPopulateWrite) };
+    }
+
     /// The descriptor to send to peers. It is safe in anyone's hands: see `INV-MEM-2`.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {

@@ -76,13 +76,34 @@ impl Segment {
     /// # Errors
     /// [`ShmError::System`]: no memory or no huge pages.
     pub fn create(geometry: Geometry, huge: bool) -> Result<Self, ShmError> {
+        Self::make(geometry, huge, true)
+    }
+
+    /// As [`Self::create`], but that its pages come when they are first written to, or by [`Self::fault_in`]: for a thread that must not
+    /// wait for all of them.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_bare(geometry: Geometry, huge: bool) -> Result<Self, ShmError> {
+        Self::make(geometry, huge, false)
+    }
+
+    fn make(geometry: Geometry, huge: bool, populate: bool) -> Result<Self, ShmError> {
         let len = usize::try_from(geometry.bytes()).map_err(|_| ShmError::Limit {
             what: "a segment",
             needs: geometry.bytes(),
             limit: usize::MAX as u64,
         })?;
         crate::steps::reach(crate::steps::Step::Grow);
-        Ok(Self { memory: Memory::Own(SharedMemory::create("insane-segment", len, huge, true)?), geometry })
+        Ok(Self { memory: Memory::Own(SharedMemory::create("insane-segment", len, huge, populate)?), geometry })
+    }
+
+    /// Faults in what lies in `bytes` bytes from byte `at` on, which is a multiple of the size of a page; whether there is more behind it.
+    /// Blocks for some 2 µs a page; any thread may do it while others write and read.
+    pub fn fault_in(&self, at: usize, bytes: usize) -> bool {
+        let Memory::Own(memory) = &self.memory else { return false };
+        memory.fault_in(at, bytes);
+        at.saturating_add(bytes) < memory.len()
     }
 
     /// A segment over sealed memory that a device receives into, to be shown to peers: its slots are not this process's to write.

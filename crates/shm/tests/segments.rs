@@ -207,6 +207,27 @@ fn a_slot_that_is_very_much_too_large_is_the_last_resort() {
     assert!(slab.take_any(100).is_none());
 }
 
+/// How many KiB of shared memory this process has in its mappings, as the kernel counts them.
+fn resident_shared() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_bare_segment_is_faulted_in_a_part_at_a_time() {
+    const PART: usize = 8 << 20;
+    let before = resident_shared();
+    let bare = Segment::create_bare(Geometry::checked(1 << 20, 24).unwrap(), false).unwrap();
+    // Other tests have some, too.
+    assert!(resident_shared() < before + (PART >> 10) / 2);
+    assert!(bare.fault_in(0, PART) && bare.fault_in(PART, PART));
+    let two = resident_shared();
+    assert!(two >= before + 2 * (PART >> 10) && two < before + 5 * (PART >> 10) / 2, "{before} {two}");
+    assert!(!bare.fault_in(2 * PART, PART) && !bare.fault_in(3 * PART, PART));
+    assert!(resident_shared() >= before + 3 * (PART >> 10));
+}
+
 #[test]
 fn several_slots_are_written_at_once_and_none_twice() {
     let mut slab = Slab::default();

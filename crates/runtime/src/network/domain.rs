@@ -9,6 +9,7 @@ use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Source};
 use crate::network::outlet::{Outlet, Remote, TapState};
+use crate::network::pages::Pages;
 use crate::network::scatter::Scatter;
 use insane_shm::counters::{Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
@@ -77,6 +78,7 @@ pub(crate) struct Domain {
     /// The sources of other hosts, by their number on the links to local sinks.
     pub(crate) remotes: Vec<Option<Remote>>,
     pub(crate) slab: Slab,
+    pub(crate) pages: Pages,
     /// What has arrived and is handed out together with what comes next.
     pub(crate) gathering: Option<Gather>,
     /// What has arrived in frames that a datapath lends.
@@ -138,7 +140,7 @@ fn memory_error(e: insane_shm::ShmError) -> Refusal {
 }
 
 impl Domain {
-    pub(crate) fn new(conn: Conn, name: String, config: &Config) -> Result<Self, NetworkError> {
+    pub(crate) fn new(conn: Conn, name: String, config: &Config, pages: Pages) -> Result<Self, NetworkError> {
         let memory = Arc::new(SharedMemory::create("insane-counters", counter_bytes(CELLS), false, false)?);
         let counters = Counters::create(memory.clone(), CELLS)?;
         let network = config.network.clone().unwrap_or_default();
@@ -153,6 +155,7 @@ impl Domain {
             outlets: Vec::new(),
             remotes: Vec::new(),
             slab: Slab::default(),
+            pages,
             gathering: None,
             scatter: Scatter::default(),
             gave_back: None,

@@ -18,6 +18,7 @@
 //! | `egress` | what goes first |
 //! | `poller` | all of that without a thread |
 //! | `outlet` | links to local sinks: what has arrived |
+//! | `pages` | what takes long about memory, beside the thread |
 //! | `scatter` | large messages that stay in the frames in which they arrived |
 //! | `directory` | who has which sinks |
 //! | `long_words` | what another host says in more than one frame |
@@ -46,6 +47,7 @@ mod long_words;
 mod memory;
 mod moves;
 mod outlet;
+mod pages;
 mod patience;
 mod poller;
 mod ports;
@@ -60,6 +62,7 @@ pub(crate) use ports::Over;
 
 use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
+use crate::network::pages::Pages;
 use crate::rebind::Asked;
 use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
@@ -257,12 +260,14 @@ impl Network {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };
+        // Not by the network's thread, which may have a core of its own.
+        let pages = Pages::start()?;
         let mut domains = Vec::new();
         for name in config.domains().into_keys() {
             let conn = *next;
             *next += 1;
             core.attach(conn, &name, credentials);
-            domains.push(domain::Domain::new(conn, name, config)?);
+            domains.push(domain::Domain::new(conn, name, config, pages.clone())?);
         }
         let counters = domains.iter().map(|d| (d.conn, d.counters())).collect();
         let (to, inbox) = channel();

@@ -482,11 +482,11 @@ impl Domain {
     }
 
     fn give_back(&mut self, number: u16) {
-        if self.slab.give_back(number).is_some() {
-            for outlet in self.outlets.iter_mut().flatten() {
-                if let Some(producer) = &mut outlet.producer {
-                    outlet.told.given_back(number, producer);
-                }
+        let Some(segment) = self.slab.give_back(number) else { return };
+        self.pages.let_go(segment);
+        for outlet in self.outlets.iter_mut().flatten() {
+            if let Some(producer) = &mut outlet.producer {
+                outlet.told.given_back(number, producer);
             }
         }
     }
@@ -510,10 +510,12 @@ impl Domain {
         let target = SEGMENT_BYTES.min(self.memory_limit / SIZES).max(stride).min(left);
         let Ok(geometry) = geometry_for(len, target) else { return };
         let huge = self.huge_pages && geometry.bytes() >= insane_shm::memory::HUGE_PAGE as u64;
-        let segment = Segment::create(geometry, huge).or_else(|_| Segment::create(geometry, false));
+        let made =
+            Segment::create_bare(geometry, huge).or_else(|_| Segment::create_bare(geometry, false)).map(Arc::new);
+        made.iter().for_each(|segment| self.pages.fault_in(segment));
         let outlets = &self.outlets;
         let usable = |n| !outlets.iter().flatten().any(|o| o.told.awaits(n));
-        match segment.and_then(|s| self.slab.add(Arc::new(s), usable)) {
+        match made.and_then(|segment| self.slab.add(segment, usable)) {
             Ok(_) => (0..self.outlets.len()).for_each(|at| self.send_segments(at)),
             Err(e) => tracing::warn!(domain = self.name, error = %e, "no memory for what arrives"),
         }

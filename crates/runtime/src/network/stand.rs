@@ -9,6 +9,7 @@ use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::domain::Domain;
 use crate::network::host::path_config;
 use crate::network::hub::{Ends, Hub};
+use crate::network::pages::Pages;
 use crate::network::ports::Port;
 use crate::network::{Bell, FromNetwork, ToNetwork};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, Taken, TxBatch, TxReport};
@@ -209,7 +210,8 @@ impl Stand {
         let who = Credentials { pid: 1, uid: 0, gid: 0 };
         let mut core = Core::new(config.clone(), "here".into());
         core.attach(NETWORK, "default", who);
-        let domain = Domain::new(NETWORK, "default".into(), &config).expect("memory for a domain");
+        let domain =
+            Domain::new(NETWORK, "default".into(), &config, Pages::without_thread()).expect("memory for a domain");
         let (to, inbox) = channel();
         let (outbox, from) = channel();
         let [bell, out_bell] = [(); 2].map(|()| Bell::new().expect("a descriptor"));

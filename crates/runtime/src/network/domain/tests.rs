@@ -94,7 +94,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let config = Config::default();
-        let mut domain = Domain::new(1, "default".into(), &config).unwrap();
+        let mut domain = Domain::new(1, "default".into(), &config, Pages::without_thread()).unwrap();
         let (ours, socket) = insane_shm::socket::pair().unwrap();
         let pair = insane_wire::control::Pair { peer: SESSION.to_bytes(), ..Default::default() };
         domain.add_pair(&pair, ours).unwrap();
