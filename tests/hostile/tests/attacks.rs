@@ -1,9 +1,9 @@
 //! Hostile peers, as the same user and as another one: the others lose nothing, the runtime neither ends, blocks nor grows.
 
 use insane::{CellCounts, Qos, Session};
-use insane_tests_host::programs::program;
+use insane_tests_host::programs::{copy_program, program};
 use insane_tests_host::{Watchdog, reconcile_cells};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,7 +56,7 @@ impl Runtime {
         );
         std::fs::write(dir.path().join("c.toml"), config).unwrap();
         // Another user must be able to start it, wherever the tests were built.
-        std::fs::copy(env!("CARGO_BIN_EXE_hostile"), dir.path().join("hostile")).unwrap();
+        copy_program(Path::new(env!("CARGO_BIN_EXE_hostile")), &dir.path().join("hostile"));
         let child = Command::new(program).arg("--config").arg(dir.path().join("c.toml")).spawn().unwrap();
         let this = Self { child, dir };
         wait("the socket", || this.socket().exists());

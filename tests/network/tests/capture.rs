@@ -4,7 +4,7 @@
 use insane::{Qos, Session};
 use insane_datapath::pcapng::{self, PACKET, SECTION, STATISTICS};
 use insane_runtime::config::Domain;
-use insane_tests_host::programs::{Said, program, run, wait};
+use insane_tests_host::programs::{Said, copy_program, program, run, wait};
 use insane_tests_host::{Host, Watchdog};
 use insane_tests_network::cables::{Cables, accelerated, ends};
 use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, status, two};
@@ -291,7 +291,7 @@ fn a_user_of_a_domain_may_not_capture() {
     let dir = tempfile::tempdir().unwrap();
     // Where another user can reach them.
     let insane = dir.path().join("insane");
-    std::fs::copy(program("insane-cli", "insane"), &insane).unwrap();
+    copy_program(&program("insane-cli", "insane"), &insane);
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     open(dir.path(), 0o777);
     open(runtime.socket().parent().unwrap(), 0o755);

@@ -3,7 +3,7 @@
 
 use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
-use insane_tests_host::programs::{program, run};
+use insane_tests_host::programs::{copy_program, program, run};
 use insane_tests_network::cables::{Cables, dpdk_object, on_dpdk};
 use insane_tests_network::{LIMIT, eventually};
 use serde_json::Value;
@@ -47,7 +47,7 @@ impl Daemon {
         let folder = tempfile::tempdir().expect("a folder");
         // Where that user can read it.
         let daemon = folder.path().join("insaned");
-        std::fs::copy(program("insaned", "insaned"), &daemon).expect("it is copied");
+        copy_program(&program("insaned", "insaned"), &daemon);
         let mut config = Cables::config(end);
         change(&mut config);
         config.runtime.socket = folder.path().join("insaned.sock");

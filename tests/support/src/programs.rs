@@ -23,6 +23,16 @@ pub fn program(package: &str, name: &str) -> PathBuf {
     target.join("debug").join(name)
 }
 
+/// Copies a program, by a process of its own: what another thread starts meanwhile would hold a file that this process writes to, until it
+/// has become another program, and a file that somebody may write to cannot be run ("text file busy").
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().expect("cp runs");
+    assert!(status.success(), "{} is not copied", from.display());
+}
+
 /// What a program said, and how it ended.
 #[derive(Debug)]
 pub struct Said {

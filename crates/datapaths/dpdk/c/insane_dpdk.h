@@ -43,6 +43,7 @@ struct insane_datapath_port {
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
     int ring;       /* AF_PACKET's socket, of the driver's, or -1 */
     int ring_room;  /* as many bytes of frames on their way leave the driver no reason to wait for room in its ring */
+    int ring_left;  /* of them, what was left when the kernel was asked last, less the most that has been put on its way since */
     int wake;       /* -1: it can only be polled */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;

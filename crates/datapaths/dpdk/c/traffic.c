@@ -16,6 +16,9 @@
 #define REFUSED_MS 10
 #define RECONNECT_MS 300
 
+/* What the kernel counts for a frame on its way besides its bytes, at most: a buffer's head, and a page for the frame's. */
+#define MOST_BESIDES 8192
+
 static uint64_t cycles(uint64_t ms) { return rte_get_tsc_hz() / 1000 * ms; }
 
 static void stop(insane_datapath_port *port) { rte_eth_dev_stop(port->id); }
@@ -106,6 +109,19 @@ static void take_away(struct rte_mbuf *frame)
     }
 }
 
+/* Whether AF_PACKET's driver might wait for room in its ring. The kernel says how much is on its way, in a system call: it is asked again
+ * when so much has been sent since that there may be too much. */
+static bool might_wait(insane_datapath_port *port)
+{
+    int queued;
+    if (port->ring < 0 || port->ring_left > 0)
+        return false;
+    if (ioctl(port->ring, SIOCOUTQ, &queued) != 0)
+        return false;
+    port->ring_left = port->ring_room - queued;
+    return port->ring_left <= 0;
+}
+
 int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *frames, uint32_t count)
 {
     struct rte_mbuf *all[INSANE_DATAPATH_BURST];
@@ -114,8 +130,7 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
     if (unlikely(!port->up))
         return INSANE_DATAPATH_DOWN;
     /* The driver would wait: until then there is no room. While it is in a burst, what is on its way only grows less. */
-    int queued;
-    if (port->ring >= 0 && ioctl(port->ring, SIOCOUTQ, &queued) == 0 && queued >= port->ring_room)
+    if (unlikely(might_wait(port)))
         return 0;
     uint32_t n = 0;
     for (; n < count && n < INSANE_DATAPATH_BURST; n++) {
@@ -125,6 +140,8 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
         if (frames[n].payload_length > 0 && !lend(port, frame, frames[n].payload, frames[n].payload_length))
             break;
         all[n] = frame;
+        if (port->ring >= 0)
+            port->ring_left -= (int)frame->pkt_len + MOST_BESIDES;
     }
     uint16_t sent = n > 0 ? rte_eth_tx_burst(port->id, 0, all, (uint16_t)n) : 0;
     port->calls++;
