@@ -78,6 +78,8 @@ pub struct Datagrams<R> {
     stats: Stats,
     /// How often in a row there was nothing to receive.
     idle: u32,
+    /// How many looks there were.
+    looks: u32,
 }
 
 /// What it has while it is open.
@@ -101,7 +103,7 @@ impl<R: RawDatapath> Datagrams<R> {
     /// Datagrams over `raw`, closed. Its filter must let in what is for the address, questions for it included.
     #[must_use]
     pub fn new(raw: R, config: DatagramConfig) -> Self {
-        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), idle: 0 }
+        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), idle: 0, looks: 0 }
     }
 
     /// What carries the frames.

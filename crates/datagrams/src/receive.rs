@@ -16,7 +16,7 @@ const MOST_CAME: usize = 256;
 /// Frames that are looked at for an answer by one call.
 const LOOK: usize = 64;
 
-/// Of so many looks in a row that find nothing, one looks at the clock for what is due.
+/// Of so many looks one sees to what is due, whatever it has found.
 const SELDOM: u32 = 32;
 
 /// Puts a datagram behind those before it, if they are from the same sender and as long, and there is room: as kernel UDP joins
@@ -170,8 +170,10 @@ impl<R: RawDatapath> Datagrams<R> {
         });
         report.more = below.more || full;
         self.idle = if report.frames + below.frames > 0 { 0 } else { self.idle.wrapping_add(1) };
-        // Who looks again and again for what does not come need not look at the clock each time.
-        if self.idle.is_multiple_of(SELDOM) {
+        self.looks = self.looks.wrapping_add(1);
+        // What is due comes after what has come: with the next look, which finds nothing. Who looks again and again need not look at the
+        // clock each time.
+        if self.idle == 1 || self.looks.is_multiple_of(SELDOM) {
             let now = now();
             self.tick(now);
         }

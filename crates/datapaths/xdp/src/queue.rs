@@ -216,14 +216,12 @@ impl Queue {
         if self.free.len() < count || (self.send.room(count as u32) as usize) < count {
             return Err(Refusal::Full);
         }
-        let mut taken = self.free.split_off(self.free.len() - count);
-        let mut gather = Gather::new(&self.umem, &mut taken, len);
-        if let Err(outcome) = write(&mut gather) {
-            self.free.append(&mut taken);
-            return Err(Refusal::Never(outcome));
-        }
+        let first = self.free.len() - count;
+        // Until it is written they are free.
+        let mut gather = Gather::new(&self.umem, self.free.get_mut(first..).unwrap_or(&mut []), len);
+        write(&mut gather).map_err(Refusal::Never)?;
         let mut rest = len;
-        for frame in taken {
+        for frame in self.free.drain(first..) {
             let part = rest.min(size);
             rest -= part;
             let address = self.ledger.give(frame, For::Sending);
