@@ -253,17 +253,11 @@ impl Hosts {
     }
 
     /// Whether everybody has the descriptors of the baseline. On best-effort streams a party has segments for the sizes of what it
-    /// packed together, which is as messages came: fewer, or one or two more. On reliable ones that holds of runtimes, which put together what
-    /// arrives together: one more, or fewer.
+    /// packed together, which is as messages came: fewer, or one or two more.
     fn is_as(&self, baseline: &Footprint) -> bool {
-        self.footprint().iter().zip(baseline).enumerate().all(|(party, (now, then))| {
+        self.footprint().iter().zip(baseline).all(|(now, then)| {
             let others = |(all, segments): &(usize, usize)| all - segments;
-            let runtime = party < self.runtimes.len();
-            let segments = match (self.reliable, runtime) {
-                (true, true) => now.1 <= then.1 + 1,
-                (true, false) => now.1 == then.1,
-                (false, _) => now.1 <= then.1 + 2,
-            };
+            let segments = if self.reliable { now.1 == then.1 } else { now.1 <= then.1 + 2 };
             segments && others(now) == others(then)
         })
     }
