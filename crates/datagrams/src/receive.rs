@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::net::SocketAddr;
 
 use insane_datapath::Address;
-use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::batch::{Place, RxBatch, RxReport, Taken, land};
 use insane_datapath::raw::{InPlace, RawDatapath};
 use insane_netstack::{Arrival, Payload, Received};
 
@@ -68,19 +68,6 @@ impl Opened {
             take(datagram.from, datagram.payload.bytes(bytes), place);
         }
     }
-}
-
-/// Copies a payload to where it belongs, if it belongs somewhere.
-fn land(from: Address, payload: &[u8], place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
-    let (len, head) = (payload.len(), &payload[..payload.len().min(PEEK_BYTES)]);
-    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
-    let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
-    let (head, rest) = payload.split_at_checked(head_bytes).filter(|_| fits)?;
-    memory.get_mut(..rest.len())?.copy_from_slice(rest);
-    let start = heads.len();
-    heads.extend_from_slice(head);
-    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
-    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
 }
 
 impl<R: RawDatapath> Datagrams<R> {
@@ -150,7 +137,7 @@ impl<R: RawDatapath> Datagrams<R> {
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
                 if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {
                     taken.push(Taken { slot, len, stride: len, from });
-                } else if let Some(one) = wanted.and_then(|place| land(from, payload, place, heads)) {
+                } else if let Some(one) = wanted.and_then(|place| land(payload, from, place, heads)) {
                     landed.push(one);
                     stats.placed += 1;
                 } else if !join(taken.get_mut(before..).and_then(|new| new.last_mut()), from, payload) {

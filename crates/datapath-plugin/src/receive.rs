@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ops::Range;
 
 use insane_datapath::Address;
-use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::batch::{Place, RxBatch, RxReport, Taken, land};
 use insane_datapath::memory::Slot;
 use insane_datapath::raw::InPlace;
 
@@ -163,17 +163,4 @@ impl PluginDatapath {
         self.stats.placed += placed;
         report
     }
-}
-
-/// Copies a frame to where its payload belongs, if it belongs somewhere.
-fn land(bytes: &[u8], from: Address, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
-    let (len, head) = (bytes.len(), &bytes[..bytes.len().min(PEEK_BYTES)]);
-    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
-    let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
-    let (head, payload) = bytes.split_at_checked(head_bytes).filter(|_| fits)?;
-    memory.get_mut(..payload.len())?.copy_from_slice(payload);
-    let start = heads.len();
-    heads.extend_from_slice(head);
-    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
-    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
 }

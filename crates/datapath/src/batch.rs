@@ -270,6 +270,32 @@ pub trait Place {
     fn place(&mut self, peeked: Peeked<'_>) -> Option<Landing<'_>>;
 }
 
+/// Copies a frame, which is in one piece, to where its payload belongs, if it belongs somewhere.
+pub fn land(frame: &[u8], from: Address, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
+    let head = frame.get(..PEEK_BYTES).unwrap_or(frame);
+    land_with(head, frame.len(), from, place, heads, |memory, head_bytes| {
+        memory.copy_from_slice(frame.get(head_bytes..).unwrap_or(&[]));
+    })
+}
+
+/// As [`land`], a frame of `len` bytes that begins with `head`; `copy` is given room for its payload, and where in it that begins.
+pub fn land_with(
+    head: &[u8],
+    len: usize,
+    from: Address,
+    place: &mut dyn Place,
+    heads: &mut Vec<u8>,
+    copy: impl FnOnce(&mut [u8], usize),
+) -> Option<Landed> {
+    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
+    let head = head.get(..head_bytes).filter(|head| !head.is_empty() && head_bytes < len)?;
+    copy(memory.get_mut(..len - head_bytes)?, head_bytes);
+    let start = heads.len();
+    heads.extend_from_slice(head);
+    let end = heads.len();
+    Some(Landed { token, heads: start..end, tails: end..end, head_bytes, stride: len, len, from })
+}
+
 /// Slots to receive into, and what was received. Kept, it allocates nothing once it has grown.
 #[derive(Debug)]
 pub struct RxBatch {

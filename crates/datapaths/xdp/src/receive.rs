@@ -1,6 +1,6 @@
 //! Receiving: shown where it lies, or copied once to where it belongs.
 
-use insane_datapath::batch::{Landed, Landing, PEEK_BYTES, Peeked, Place, RxBatch, RxReport, Taken};
+use insane_datapath::batch::{Landed, PEEK_BYTES, Place, RxBatch, RxReport, Taken, land_with};
 use insane_datapath::memory::Slot;
 
 use crate::XdpDatapath;
@@ -132,13 +132,8 @@ impl XdpDatapath {
 /// Copies a frame to where its payload belongs, if it belongs somewhere.
 fn land(received: &Received<'_>, len: usize, place: &mut dyn Place, heads: &mut Vec<u8>) -> Option<Landed> {
     let first = received.first();
-    let (head, from) = (&first[..first.len().min(PEEK_BYTES)], received.from());
-    let Landing { memory, head_bytes, token, .. } = place.place(Peeked { head, len, stride: len, from })?;
-    let fits = head_bytes > 0 && head_bytes < len && head_bytes <= head.len();
-    let payload = memory.get_mut(..len.checked_sub(head_bytes)?).filter(|_| fits)?;
-    received.copy_to(head_bytes..len, payload);
-    let start = heads.len();
-    heads.extend_from_slice(&head[..head_bytes]);
-    let (heads, tails) = (start..heads.len(), heads.len()..heads.len());
-    Some(Landed { token, heads, tails, head_bytes, stride: len, len, from })
+    let head = first.get(..PEEK_BYTES).unwrap_or(first);
+    land_with(head, len, received.from(), place, heads, |memory, at| {
+        received.copy_to(at..len, memory);
+    })
 }
