@@ -258,16 +258,7 @@ impl Path {
             return None;
         }
         let guess = self.guesses.find(flow, index, part.total);
-        let mut reserve = |bytes| store.reserve(flow, bytes, urgent);
-        let mut begun = false;
-        let known = self.unfinished.expect(now, key, part.total, keep, |bytes| {
-            begun = true;
-            guess.and_then(|at| self.guesses.all.get(at)).map(|guess| guess.slot).or_else(|| reserve(bytes))
-        });
-        if begun && let Some(at) = guess {
-            self.guesses.all.swap_remove(at);
-        }
-        known.ok()?;
+        self.expect(now, (key, part.total, keep), guess, |bytes| store.reserve(flow, bytes, urgent))?;
         if let Some(incoming) = self.incoming.get_mut(&flow) {
             incoming.partly(index);
             self.ticking |= incoming.needs_ticks();
@@ -285,6 +276,23 @@ impl Path {
             }
         }
         batch.add(Landing { head_bytes, number: 0, len, stride, regions: (first, batch.regions.len()) })
+    }
+
+    /// Makes a message known before its first part is taken, unless it is: in the slot of the `guess` that it would come, which is none
+    /// any more then, or else in one that `reserve` has.
+    fn expect(
+        &mut self,
+        now: Duration,
+        (key, total, keep): (Key, u32, bool),
+        guess: Option<usize>,
+        reserve: impl FnOnce(u32) -> Option<u64>,
+    ) -> Option<()> {
+        let Self { unfinished, guesses, .. } = self;
+        let slot = |bytes| match guess {
+            Some(at) => Some(guesses.all.swap_remove(at).slot),
+            None => reserve(bytes),
+        };
+        unfinished.expect(now, key, total, keep, slot).ok()
     }
 
     /// Adds regions for the frames that follow the end of a message of `total` bytes.
@@ -418,17 +426,9 @@ impl Path {
         }
         let (key, keep) = (Self::key(incoming, index), incoming.open.reliable);
         // It was guessed to come, and here it is.
-        let guess = self.guesses.find(flow, index, total);
-        if let Some(at) = guess.filter(|&at| self.guesses.all.get(at).is_some_and(|guess| guess.slot == slot)) {
-            let mut begun = false;
-            let slot = |_| {
-                begun = true;
-                Some(slot)
-            };
-            self.unfinished.expect(now, key, total, keep, slot).ok()?;
-            if begun {
-                self.guesses.all.swap_remove(at);
-            }
+        let here = |&at: &usize| self.guesses.all.get(at).is_some_and(|guess| guess.slot == slot);
+        if let Some(guess) = self.guesses.find(flow, index, total).filter(here) {
+            self.expect(now, (key, total, keep), Some(guess), |_| None)?;
         }
         let (there, missing) = self.unfinished.missing(key, head.part.offset)?;
         let belongs = there == slot && size <= missing;
