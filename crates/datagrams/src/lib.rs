@@ -76,8 +76,8 @@ pub struct Datagrams<R> {
     start: Instant,
     opened: Option<Opened>,
     stats: Stats,
-    /// How often in a row there was nothing to receive.
-    idle: u32,
+    /// Whether the last look brought something, or there was none yet.
+    brought: bool,
     /// How many looks there were.
     looks: u32,
 }
@@ -103,7 +103,7 @@ impl<R: RawDatapath> Datagrams<R> {
     /// Datagrams over `raw`, closed. Its filter must let in what is for the address, questions for it included.
     #[must_use]
     pub fn new(raw: R, config: DatagramConfig) -> Self {
-        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), idle: 0, looks: 0 }
+        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), brought: true, looks: 0 }
     }
 
     /// What carries the frames.

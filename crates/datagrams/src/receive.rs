@@ -156,11 +156,12 @@ impl<R: RawDatapath> Datagrams<R> {
             !full
         });
         report.more = below.more || full;
-        self.idle = if report.frames + below.frames > 0 { 0 } else { self.idle.wrapping_add(1) };
+        let brings = report.frames + below.frames > 0;
+        let after = std::mem::replace(&mut self.brought, brings) && !brings;
         self.looks = self.looks.wrapping_add(1);
         // What is due comes after what has come: with the next look, which finds nothing. Who looks again and again need not look at the
         // clock each time.
-        if self.idle == 1 || self.looks.is_multiple_of(SELDOM) {
+        if after || self.looks.is_multiple_of(SELDOM) {
             let now = now();
             self.tick(now);
         }
