@@ -6,7 +6,7 @@ use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
-use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
+use crate::network::{Network, NetworkError, Over, Poller, ToNetwork, effective};
 use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
@@ -21,7 +21,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -604,6 +604,25 @@ impl Shell {
         // Tenants do not see each other; the operator sees all.
         let all = me.is_some_and(|s| s.credentials.is_operator());
         let seen = |d: &str| all || d == domain;
+        let mut network = self.network.as_ref().map(Network::report);
+        // What sessions' streams get towards other hosts, each with the session's name and domain.
+        let told = network.as_mut().and_then(Value::as_object_mut).and_then(|n| n.remove("effective"));
+        let told = told.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let domains: HashMap<String, &str> =
+            self.core.sessions.values().map(|s| (s.id.to_string(), s.domain.as_str())).collect();
+        let towards = |domain: &str, stream: &str| {
+            let of = told.iter().filter(|t| t["stream"] == stream);
+            let here = of.filter(|t| t["session"].as_str().and_then(|s| domains.get(s)) == Some(&domain));
+            // Sessions of one stream get the same, but while it moves.
+            let mut all: Vec<Value> = Vec::new();
+            for one in here.map(|t| &t["is"]) {
+                if !all.contains(one) {
+                    all.push(one.clone());
+                }
+            }
+            all.sort_by_cached_key(|e| e["peer"].to_string());
+            all
+        };
         let sessions: Vec<Value> = self
             .core
             .sessions
@@ -631,10 +650,11 @@ impl Shell {
                     "sources": c.sources.keys().map(ToString::to_string).collect::<Vec<_>>(),
                     "sinks": c.sinks.iter().map(|(k, (_, o))| json!({"sink": k.to_string(), "observer": o})).collect::<Vec<_>>(),
                 })).collect();
+                let mut served = vec![effective(&s.ceiling)];
+                served.extend(towards(d, name));
                 json!({
                     "domain": d, "name": name, "qos": s.qos.canonical(), "sessions": s.sessions, "channels": channels,
-                    "effective": [{"peer": s.ceiling.peer, "datapath": s.ceiling.datapath, "transport": s.ceiling.transport,
-                        "qos": s.ceiling.qos.unwrap_or_default().canonical(), "reasons": s.ceiling.reasons}],
+                    "effective": served,
                 })
             })
             .collect();
@@ -642,7 +662,7 @@ impl Shell {
         json!({
             "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
             "sessions": sessions, "streams": streams, "ended": history, "counters": self.core.tally,
-            "network": all.then(|| self.network.as_ref().map(Network::report)).flatten(),
+            "network": network.filter(|_| all),
             "closed_slow": self.closed_slow, "cpu_latency_knob": self.knob.text(),
         })
     }

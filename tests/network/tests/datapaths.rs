@@ -63,6 +63,23 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
             assert_eq!((effective.datapath.as_str(), effective.transport.as_str()), (datapath, transport));
             assert!(effective.reasons.is_empty() && effective.qos == Some(qos), "{effective:?}");
         }
+        // An operator sees it, too.
+        let towards_it = |status: &Value| {
+            let streams = status["streams"].as_array().expect("streams").clone();
+            let stream = streams.into_iter().find(|s| s["qos"] == qos.canonical()).expect("it is reported");
+            let peers = stream["effective"].as_array().expect("a ceiling").iter();
+            peers
+                .map(|e| ["peer", "datapath", "transport"].map(|key| e[key].as_str().unwrap_or("").to_owned()))
+                .collect()
+        };
+        let expected =
+            [["local", "shm", "shm"], ["host-1", datapath, transport]].map(|e| e.map(str::to_owned)).to_vec();
+        let mut seen: Vec<[String; 3]> = Vec::new();
+        eventually(|| {
+            seen = towards_it(&status(&a));
+            seen == expected
+        });
+        assert_eq!(seen, expected);
         pairs.push((there, back));
     }
     assert!(cables.has_program(0) && cables.has_program(1));

@@ -57,6 +57,7 @@ mod scatter;
 pub mod stand;
 mod words;
 
+pub(crate) use links::effective;
 pub use poller::Poller;
 pub(crate) use ports::Over;
 
