@@ -73,6 +73,8 @@ pub struct Session {
     sources: BTreeMap<Epoch, (String, u64)>,
     sinks: BTreeMap<SinkId, (String, u64)>,
     claims: HashMap<SessionId, PairToken>,
+    /// What its streams get towards other hosts, as it was told last.
+    effective: BTreeMap<(String, String), EffectiveQos>,
     /// Whether it is the runtime's own, for the sources and sinks of other hosts.
     pub(crate) network: bool,
 }
@@ -92,6 +94,7 @@ impl Session {
             sources: BTreeMap::new(),
             sinks: BTreeMap::new(),
             claims: HashMap::new(),
+            effective: BTreeMap::new(),
             network: false,
         }
     }
@@ -632,8 +635,15 @@ impl Core {
         self.sessions.get(&conn).is_some_and(|s| s.network)
     }
 
-    /// Tells a session what a stream gets towards another host.
+    /// Tells a session what a stream gets towards another host, and keeps it for reports.
     pub fn effective(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
+        if let Some(session) = self.sessions.values_mut().find(|s| s.id == session) {
+            session.effective.insert((stream.to_owned(), effective.peer.clone()), effective.clone());
+        }
+        self.tell(session, stream, effective)
+    }
+
+    fn tell(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
         let found = self.sessions.iter().find(|(_, s)| s.id == session);
         let number = found.and_then(|(c, s)| Some((*c, s.streams.iter().find(|(_, n)| *n == stream)?.0)));
         if let Some((conn, number)) = number {
@@ -641,6 +651,20 @@ impl Core {
             self.send(conn, 0, to_client::Body::QosChanged(changed));
         }
         std::mem::take(&mut self.actions)
+    }
+
+    /// What a stream gets towards other hosts, in the order of their names. Its sessions get the same, but while it moves.
+    pub(crate) fn towards(&self, domain: &str, stream: &str) -> Vec<&EffectiveQos> {
+        let mut all: Vec<&EffectiveQos> = Vec::new();
+        for session in self.sessions.values().filter(|s| s.domain == domain) {
+            for (_, one) in session.effective.iter().filter(|((of, _), _)| of == stream) {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        all.sort_by(|one, other| one.peer.cmp(&other.peer));
+        all
     }
 
     /// A host refuses a sink of this one, because `strict` was asked for at either end: its session is told, for which reasons.
@@ -655,7 +679,7 @@ impl Core {
             let served = if served.reasons.is_empty() { serves().effective } else { served };
             Some((session.id, name.clone(), policy::refused(served)?))
         });
-        known.map_or_else(Vec::new, |(session, name, effective)| self.effective(session, &name, effective))
+        known.map_or_else(Vec::new, |(session, name, effective)| self.tell(session, &name, effective))
     }
 
     /// What other hosts are to know of a sink.

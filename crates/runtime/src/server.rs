@@ -6,7 +6,7 @@ use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
-use crate::network::{Network, NetworkError, Over, Poller, ToNetwork, effective};
+use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
 use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
@@ -15,13 +15,14 @@ use insane_shm::socket::{Received, pair, receive, send};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::error::Code;
+use insane_wire::qos::EffectiveQos;
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -604,24 +605,10 @@ impl Shell {
         // Tenants do not see each other; the operator sees all.
         let all = me.is_some_and(|s| s.credentials.is_operator());
         let seen = |d: &str| all || d == domain;
-        let mut network = self.network.as_ref().map(Network::report);
-        // What sessions' streams get towards other hosts, each with the session's name and domain.
-        let told = network.as_mut().and_then(Value::as_object_mut).and_then(|n| n.remove("effective"));
-        let told = told.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let domains: HashMap<String, &str> =
-            self.core.sessions.values().map(|s| (s.id.to_string(), s.domain.as_str())).collect();
-        let towards = |domain: &str, stream: &str| {
-            let of = told.iter().filter(|t| t["stream"] == stream);
-            let here = of.filter(|t| t["session"].as_str().and_then(|s| domains.get(s)) == Some(&domain));
-            // Sessions of one stream get the same, but while it moves.
-            let mut all: Vec<Value> = Vec::new();
-            for one in here.map(|t| &t["is"]) {
-                if !all.contains(one) {
-                    all.push(one.clone());
-                }
-            }
-            all.sort_by_cached_key(|e| e["peer"].to_string());
-            all
+        let network = self.network.as_ref().map(Network::report).unwrap_or_default();
+        // Towards a host that is away nothing is served.
+        let is_reached = |peer: &str| {
+            network["hosts"].as_array().into_iter().flatten().any(|h| h["name"] == peer && h["connected"] == true)
         };
         let sessions: Vec<Value> = self
             .core
@@ -650,8 +637,8 @@ impl Shell {
                     "sources": c.sources.keys().map(ToString::to_string).collect::<Vec<_>>(),
                     "sinks": c.sinks.iter().map(|(k, (_, o))| json!({"sink": k.to_string(), "observer": o})).collect::<Vec<_>>(),
                 })).collect();
-                let mut served = vec![effective(&s.ceiling)];
-                served.extend(towards(d, name));
+                let others = self.core.towards(d, name).into_iter().filter(|e| is_reached(&e.peer));
+                let served: Vec<Value> = std::iter::once(&s.ceiling).chain(others).map(effective).collect();
                 json!({
                     "domain": d, "name": name, "qos": s.qos.canonical(), "sessions": s.sessions, "channels": channels,
                     "effective": served,
@@ -662,10 +649,17 @@ impl Shell {
         json!({
             "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
             "sessions": sessions, "streams": streams, "ended": history, "counters": self.core.tally,
-            "network": network.filter(|_| all),
+            "network": all.then_some(network),
             "closed_slow": self.closed_slow, "cpu_latency_knob": self.knob.text(),
         })
     }
+}
+
+fn effective(is: &EffectiveQos) -> Value {
+    json!({
+        "peer": is.peer, "datapath": is.datapath, "transport": is.transport,
+        "qos": is.qos.unwrap_or_default().canonical(), "reasons": is.reasons,
+    })
 }
 
 fn cell(c: &CellCounts) -> Value {

@@ -2,7 +2,6 @@
 
 use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
-use crate::network::host::Host;
 use crate::network::hub::Hub;
 use crate::network::intake::Intake;
 use crate::network::lanes::HOME;
@@ -13,8 +12,6 @@ use insane_shm::pack::{MAX_COPIED, MAX_MESSAGE, MAX_MESSAGES, bytes_for, lengths
 use insane_shm::segment::SegmentView;
 use insane_transport::Outgoing;
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_append, is_bundle};
-use insane_wire::id::SessionId;
-use insane_wire::qos::EffectiveQos;
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::cell::OnceCell;
@@ -450,13 +447,6 @@ impl Hub {
                 })
             })
             .collect();
-        // Towards a host that is away nothing is served.
-        let reached = self.said.iter().filter(|((.., host), _)| self.hosts.get(*host).is_some_and(Host::is_connected));
-        let effective: Vec<Value> = reached
-            .map(|((session, stream, _), what)| {
-                json!({"session": SessionId(*session).to_string(), "stream": stream, "is": effective(what)})
-            })
-            .collect();
         let stats = |port: &Port| {
             let d = port.datapath.stats();
             json!({
@@ -466,19 +456,11 @@ impl Hub {
         };
         json!({
             "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
-            "rebind_requests": self.requests.len(), "effective": effective,
+            "rebind_requests": self.requests.len(),
             "unknown_senders": self.unknown, "refused": self.refusals, "last_refusal": self.last_refusal,
             "datapath": self.ports.first().map(stats), "ports": self.ports.iter().map(stats).collect::<Vec<_>>(),
         })
     }
-}
-
-/// What a stream gets, in a status report.
-pub(crate) fn effective(is: &EffectiveQos) -> Value {
-    json!({
-        "peer": is.peer, "datapath": is.datapath, "transport": is.transport,
-        "qos": is.qos.unwrap_or_default().canonical(), "reasons": is.reasons,
-    })
 }
 
 /// The clocks of what was taken from a link together, looked at if a message says a time: most say none.

@@ -57,7 +57,6 @@ mod scatter;
 pub mod stand;
 mod words;
 
-pub(crate) use links::effective;
 pub use poller::Poller;
 pub(crate) use ports::Over;
 
