@@ -555,6 +555,7 @@ impl Core {
             && let Some(name) = session.streams.remove(&number)
         {
             session.strict.remove(&name);
+            session.effective.retain(|(stream, _), _| *stream != name);
         }
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.sessions -= 1;
@@ -635,12 +636,21 @@ impl Core {
         self.sessions.get(&conn).is_some_and(|s| s.network)
     }
 
-    /// Tells a session what a stream gets towards another host, and keeps it for reports.
+    /// Tells a session what a stream that it has open gets towards another host, if that is not what it was told last, and
+    /// keeps it until the stream is closed.
     pub fn effective(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
-        if let Some(session) = self.sessions.values_mut().find(|s| s.id == session) {
-            session.effective.insert((stream.to_owned(), effective.peer.clone()), effective.clone());
+        let open = |s: &&mut Session| s.id == session && s.streams.values().any(|name| name == stream);
+        let Some(is) = self.sessions.values_mut().find(open) else { return Vec::new() };
+        let was = is.effective.insert((stream.to_owned(), effective.peer.clone()), effective.clone());
+        if was.as_ref() == Some(&effective) {
+            return Vec::new();
         }
         self.tell(session, stream, effective)
+    }
+
+    /// No host has this name any more: what streams got towards it is forgotten.
+    pub fn forget_host(&mut self, name: &str) {
+        self.sessions.values_mut().for_each(|s| s.effective.retain(|(_, peer), _| peer != name));
     }
 
     fn tell(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
@@ -716,3 +726,6 @@ impl Core {
         self.sessions.is_empty() && self.streams.is_empty() && self.pairs.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

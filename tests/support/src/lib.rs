@@ -8,7 +8,7 @@ use insane_runtime::config::Config;
 use insane_runtime::server::Server;
 use insane_shm::counters::{CellCounts, CellState, Count};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A runtime in this process, on a socket of its own.
 #[derive(Debug)]
@@ -81,6 +81,7 @@ impl Host {
 }
 
 /// Ends the test's process when it has not finished in time: a hang is a failure that says where it was.
+/// Programs that the test has to build first ([`programs::program`]) do not count.
 #[derive(Debug)]
 pub struct Watchdog {
     _ended: std::sync::mpsc::Sender<()>,
@@ -92,9 +93,18 @@ impl Watchdog {
     pub fn start(what: &'static str, limit: Duration) -> Self {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            if receiver.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {what} has not finished within {limit:?}");
-                std::process::abort();
+            let (start, before) = (Instant::now(), programs::time_of_builds());
+            loop {
+                // A program that a test has to build first is no part of what it does.
+                let end = limit + (programs::time_of_builds() - before);
+                let left = end.saturating_sub(start.elapsed());
+                if left.is_zero() {
+                    eprintln!("watchdog: {what} has not finished within {limit:?}");
+                    std::process::abort();
+                }
+                if receiver.recv_timeout(left) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    return;
+                }
             }
         });
         Self { _ended: sender }

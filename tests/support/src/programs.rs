@@ -4,9 +4,20 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A program of the workspace: where the test runner has put it, else built here.
+/// Since when somebody builds, and how long it took all who have built.
+static BUILDS: Mutex<(Option<Instant>, Duration)> = Mutex::new((None, Duration::ZERO));
+
+/// How long this process has been building programs so far.
+#[must_use]
+pub(crate) fn time_of_builds() -> Duration {
+    let (since, before) = *BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
+    before + since.map_or(Duration::ZERO, |at| at.elapsed())
+}
+
+/// A program of the workspace: where the test runner has put it, else built here. Watchdogs wait for that.
 ///
 /// # Panics
 /// When it does not build.
@@ -19,7 +30,16 @@ pub fn program(package: &str, name: &str) -> PathBuf {
     let target = root.join("target/plain");
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(&root).args(["build", "-q", "--locked", "-j2", "-p", package, "--target-dir"]).arg(&target);
-    assert!(build.status().expect("cargo runs").success(), "{package} does not build");
+    static ONE_BUILDS: Mutex<()> = Mutex::new(());
+    let alone = ONE_BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let note = |change: fn(&mut (Option<Instant>, Duration))| {
+        change(&mut BUILDS.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    note(|(since, _)| *since = Some(Instant::now()));
+    let status = build.status();
+    note(|(since, before)| *before += since.take().map_or(Duration::ZERO, |at| at.elapsed()));
+    drop(alone);
+    assert!(status.expect("cargo runs").success(), "{package} does not build");
     target.join("debug").join(name)
 }
 

@@ -180,8 +180,6 @@ impl Hub {
     pub(crate) fn end_pair(&mut self, domain: usize, pair: usize) {
         if let Some(pair) = self.domains[domain].pairs.get(pair).and_then(Option::as_ref) {
             tracing::debug!(me = self.own_name, session = %pair.peer, "pair ended");
-            let session = pair.peer.0;
-            self.said.retain(|(s, _, _), _| *s != session);
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
         self.watched.retain(|_, w| !matches!(w, Watched::Pair(d, p) if (*d, *p) == (domain, pair)));

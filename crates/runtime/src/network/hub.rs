@@ -25,7 +25,6 @@ use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
 use insane_transport::{End, Lies, Path};
 use insane_wire::id::SinkId;
-use insane_wire::qos::EffectiveQos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
@@ -128,8 +127,6 @@ pub(crate) struct Hub {
     pub(crate) underway: Underway,
     /// Flows of which another host is being told.
     pub(crate) words: usize,
-    /// What sessions were told that their streams get towards hosts.
-    pub(crate) said: HashMap<(u128, String, usize), EffectiveQos>,
     pub(crate) ends: Ends,
     pub(crate) epoll: OwnedFd,
     pub(crate) watched: HashMap<u64, Watched>,
@@ -219,7 +216,6 @@ impl Hub {
             later: Vec::new(),
             underway: Underway::default(),
             words: 0,
-            said: HashMap::new(),
             ends,
             epoll,
             watched: HashMap::new(),

@@ -106,6 +106,8 @@ pub(crate) enum FromNetwork {
     Request(Conn, ToRuntime),
     /// What a session's stream gets towards a host.
     Effective(SessionId, String, EffectiveQos),
+    /// No host has this name any more.
+    HostForgotten(String),
     /// A host of this name refuses a sink of this one, for these reasons.
     Refused(SinkId, String, Vec<String>),
     /// What is answered to one who has asked beside the sessions.
@@ -139,6 +141,10 @@ impl FromNetwork {
             }
             Self::Request(conn, message) => core.request(conn, who, message, |_| true),
             Self::Effective(session, stream, effective) => core.effective(session, &stream, effective),
+            Self::HostForgotten(host) => {
+                core.forget_host(&host);
+                Vec::new()
+            }
             Self::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
             Self::Answer(conn, message) => vec![Action::Send(conn, message)],
         }

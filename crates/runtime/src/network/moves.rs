@@ -300,7 +300,7 @@ impl Hub {
             let Some((at, link, sink)) = is.map(|is| (is.domain, is.link, is.sink)) else { continue };
             let Some(announced) = self.sinks.get(&sink).map(|sink| &sink.announced) else { continue };
             let effective = self.choose(host, &announced.stream, announced.qos.unwrap_or_default()).effective;
-            self.tell_effective(at, link, host, effective);
+            self.tell_effective(at, link, effective);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Hosts come and go: what the directory finds gets a path, and what both it and the path have not heard of for long costs nothing
 //! more. Places of hosts are used again, so that strangers that come and go do not add up.
 
+use crate::network::FromNetwork;
 use crate::network::directory::Change;
 use crate::network::discovery::MAX_HOSTS;
 use crate::network::egress::Egress;
@@ -56,14 +57,22 @@ impl Hub {
         let mut host = Host::new((address, self.ports.len()), config, egress, seed, self.now());
         host.known = Known::Found;
         if at < self.hosts.len() {
-            self.said.retain(|(_, _, host), _| *host != at);
-            self.hosts[at] = host;
+            let was = std::mem::replace(&mut self.hosts[at], host).name;
+            self.forget_name(was);
         } else {
             self.hosts.push(host);
             self.directory.host_added();
         }
         self.by_address.insert(HOME, address, at);
         Ok(())
+    }
+
+    /// A host has this name no more: unless another has it, nobody is to be told of it.
+    pub(crate) fn forget_name(&mut self, name: String) {
+        if !self.hosts.iter().any(|host| host.name == name) {
+            let _ = self.ends.outbox.send(FromNetwork::HostForgotten(name));
+            self.ends.out_bell.ring();
+        }
     }
 
     /// Lets hosts that both the directory and their paths have lost go dormant.

@@ -113,10 +113,10 @@ impl Hub {
             Body::Hello(hello) => {
                 let run = <[u8; 16]>::try_from(&hello.run[..]).map_or(0, u128::from_le_bytes);
                 let one = &mut self.hosts[host];
-                if valid_name(&hello.host) {
-                    one.name.clone_from(&hello.host);
-                }
+                let was = valid_name(&hello.host).then(|| std::mem::replace(&mut one.name, hello.host.clone()));
                 tracing::info!(host = one.name, address = %one.address, version = hello.version, "host found");
+                was.into_iter().for_each(|name| self.forget_name(name));
+                let one = &mut self.hosts[host];
                 if one.run != run {
                     one.run = run;
                     one.began_anew();
@@ -351,21 +351,18 @@ impl Hub {
         self.domains[at].attach(link, source, sink, (cell, join));
         let announced = self.sinks.get(&sink).map(|s| &s.announced);
         let effective = announced.map(|a| self.choose(host, &a.stream, a.qos.unwrap_or_default()).effective);
-        effective.into_iter().for_each(|effective| self.tell_effective(at, link, host, effective));
+        effective.into_iter().for_each(|effective| self.tell_effective(at, link, effective));
         true
     }
 
-    /// Tells a source's session what its stream gets towards a host, when that has changed.
-    pub(crate) fn tell_effective(&mut self, at: usize, link: usize, host: usize, effective: EffectiveQos) {
+    /// Tells a source's session what its stream gets towards a host. The core, which knows what the session has open, passes
+    /// on what has changed.
+    pub(crate) fn tell_effective(&mut self, at: usize, link: usize, effective: EffectiveQos) {
         let domain = &self.domains[at];
         let Some(intake) = domain.intakes[link].as_ref() else { return };
-        let session = domain.pairs[intake.pair].as_ref().map(|p| p.peer);
-        let Some(session) = session else { return };
-        let said = self.said.insert((session.0, intake.stream.clone(), host), effective.clone());
-        if said.as_ref() != Some(&effective) {
-            let _ = self.ends.outbox.send(FromNetwork::Effective(session, intake.stream.clone(), effective));
-            self.ends.out_bell.ring();
-        }
+        let Some(pair) = domain.pairs[intake.pair].as_ref() else { return };
+        let _ = self.ends.outbox.send(FromNetwork::Effective(pair.peer, intake.stream.clone(), effective));
+        self.ends.out_bell.ring();
     }
 
     /// A local source is to have a sink of another host.
@@ -443,7 +440,7 @@ impl Hub {
         tracing::info!(host = self.hosts[host].name, %sink, reasons = ?served.reasons, "refused under strict");
         let refused = wire::Refused { sink: sink.to_bytes(), reasons: served.reasons.clone() };
         self.hosts[host].say(Body::Refused(refused), &mut self.underway);
-        policy::refused(served).into_iter().for_each(|none| self.tell_effective(at, link, host, none));
+        policy::refused(served).into_iter().for_each(|none| self.tell_effective(at, link, none));
     }
 
     /// A host has refused a sink of this one.
