@@ -91,7 +91,7 @@ impl Path {
                 return None;
             }
         } else {
-            if incoming.judge_all(first, count) != Verdict::Take {
+            if incoming.is_late(first) || incoming.judge_all(first, count) != Verdict::Take {
                 return None;
             }
             incoming.came(first, count);

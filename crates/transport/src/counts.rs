@@ -45,6 +45,8 @@ pub struct PathStats {
     pub malformed: u64,
     /// Data of a flow that is not open, or of another domain than its flow.
     pub stray: u64,
+    /// Messages of best-effort flows that came after a later one, and were not handed on.
+    pub overtaken: u64,
     /// Frames that could not be taken for want of room; they are sent again.
     pub refused: u64,
     /// Frames taken for lost.

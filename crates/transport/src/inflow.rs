@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use insane_wire::frame::control::{Account, FlowOpen};
 use insane_wire::frame::record::Message;
 
-use crate::path::Lies;
+use crate::path::{Event, Lies};
 
 /// How many messages of a best-effort flow may be in doubt: what comes later than so many others counts as lost.
 const IN_DOUBT: usize = 8192;
@@ -57,6 +57,8 @@ pub(crate) struct InFlow {
     /// Best effort: one past the largest index that was seen at the last tick but one, and at the last.
     older: u64,
     newer: u64,
+    /// Best effort, while something is in doubt: one past the largest index that is there.
+    past: u64,
     account: Account,
     pub(crate) limit_index: u64,
     pub(crate) limit_bytes: u64,
@@ -82,6 +84,7 @@ impl InFlow {
             doubt: VecDeque::new(),
             older: 0,
             newer: 0,
+            past: 0,
             account: Account::default(),
             limit_index: 0,
             limit_bytes: 0,
@@ -172,7 +175,9 @@ impl InFlow {
     /// So many messages of a best-effort flow that follow each other are there, all of them wanted.
     pub(crate) fn came(&mut self, first: u64, count: u16) {
         if first != self.account.settled || !self.doubt.is_empty() {
-            (first..first + u64::from(count)).for_each(|index| self.know(index, Known::Delivered));
+            let end = first + u64::from(count);
+            (first..end).for_each(|index| self.know(index, Known::Delivered));
+            self.past = self.past.max(end);
             return;
         }
         // In order, as mostly: nothing is in doubt.
@@ -214,7 +219,7 @@ impl InFlow {
         self.open.reliable && index == self.next
     }
 
-    /// A message is whole. It is handed on in order (reliable) or at once, by `hand_on`.
+    /// A message is whole. It is handed on by `hand_on`: when those before it were (reliable), or at once.
     pub(crate) fn whole(&mut self, index: u64, message: Message, lies: Lies, mut hand_on: impl FnMut(Message, Lies)) {
         if !self.open.reliable {
             self.came(index, 1);
@@ -296,6 +301,45 @@ impl InFlow {
         self.settle_front(self.older);
         (self.older, self.newer) = (self.newer, self.newer.max(self.account.settled));
         self.end.is_some_and(|end| self.account.settled >= end) && self.doubt.is_empty()
+    }
+
+    /// Best effort: what has come in part and was overtaken by a whole message, so that it is no use any more. It counts as lost.
+    pub(crate) fn give_up_overtaken(&mut self) -> Vec<u64> {
+        let settled = self.account.settled;
+        let of = usize::try_from(self.past.saturating_sub(settled)).unwrap_or(usize::MAX).min(self.doubt.len());
+        let late = self.doubt.iter_mut().take(of).zip(settled..).filter(|(known, _)| **known == Known::Partly);
+        late.map(|(known, index)| {
+            *known = Known::Lost;
+            index
+        })
+        .collect()
+    }
+
+    /// Best effort: whether a later message is there already.
+    pub(crate) fn is_late(&self, index: u64) -> bool {
+        index < self.past
+    }
+
+    /// Best effort: where messages that come late belong among the events that nobody has taken yet, so that all stay in order; `None`
+    /// if one after them was handed on.
+    pub(crate) fn place(&self, of: u32, first: u64, count: u16, events: &VecDeque<Event>) -> Option<usize> {
+        let behind = (first + u64::from(count)).checked_sub(self.account.settled)?;
+        let there = self.doubt.iter().skip(usize::try_from(behind).ok()?).filter(|known| **known == Known::Delivered);
+        let mut there = there.count();
+        for (at, event) in events.iter().enumerate().rev() {
+            let (flow, message, count) = match event {
+                Event::Message { flow, message, .. } => (*flow, message, 1),
+                Event::Bundle { flow, message, count, .. } => (*flow, message, usize::from(*count)),
+                _ => continue,
+            };
+            if flow == of && self.index(message.index) > first {
+                there = there.checked_sub(count)?;
+                if there == 0 {
+                    return Some(at);
+                }
+            }
+        }
+        None
     }
 
     /// Whether the sender has ended the flow and nothing of it is on its way: there is nothing that it would wait for.

@@ -242,7 +242,22 @@ impl Path {
                 }
             }
         };
-        incoming.whole(index, message, lies, |message, lies| events.push_back(Event::Message { flow, message, lies }));
+        if incoming.is_late(index) {
+            let Some(at) = incoming.place(flow, index, 1, events) else {
+                self.stats.overtaken += 1;
+                incoming.given_up(index, false);
+                if matches!(lies, Lies::Slot { .. }) {
+                    events.push_back(Event::Discard(lies));
+                }
+                self.clear_given_up();
+                return Taken::Done;
+            };
+            incoming.came(index, 1);
+            events.insert(at, Event::Message { flow, message, lies });
+        } else {
+            incoming
+                .whole(index, message, lies, |message, lies| events.push_back(Event::Message { flow, message, lies }));
+        }
         self.ticking |= incoming.needs_ticks();
         self.clear_given_up();
         if matches!(lies, Lies::Frame { .. }) { Taken::Kept } else { Taken::Done }
@@ -277,9 +292,18 @@ impl Path {
                 return 0;
             }
         }
+        if incoming.is_late(first) {
+            let Some(at) = incoming.place(flow, first, count, events) else {
+                self.stats.overtaken += u64::from(count);
+                (first..first + u64::from(count)).for_each(|index| incoming.given_up(index, false));
+                return 0;
+            };
+            events.insert(at, all);
+        } else {
+            events.push_back(all);
+        }
         incoming.came(first, count);
         self.ticking |= incoming.needs_ticks();
-        events.push_back(all);
         1
     }
 

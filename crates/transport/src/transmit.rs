@@ -11,7 +11,7 @@ use crate::config::Outgoing;
 use crate::congestion::Congestion;
 use crate::landing::JOINED;
 use crate::outflow::{Gone, Next, OutFlow, Span, State, on_the_wire};
-use crate::path::{Alike, Built, End, Gather, LostReason, Path, TICK, release};
+use crate::path::{Alike, Built, End, Event, Gather, Lies, LostReason, Path, TICK, release};
 use crate::payloads::{BUNDLE_WORD, Payloads, Rest};
 
 /// Acknowledge at once after so many frames.
@@ -600,6 +600,11 @@ impl Path {
         let flows: Vec<u32> = self.incoming.keys().copied().collect();
         for flow in flows {
             let Some(incoming) = self.incoming.get_mut(&flow) else { continue };
+            for index in incoming.give_up_overtaken() {
+                if let Some(slot) = self.unfinished.forget(Self::key(incoming, index)) {
+                    self.events.push_back(Event::Discard(Lies::Slot { slot, len: 0 }));
+                }
+            }
             if incoming.needs_ticks() && incoming.tick() {
                 ended.push(flow);
             } else {

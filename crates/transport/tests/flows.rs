@@ -553,3 +553,52 @@ fn looks_when_it_does_not_rest(alone: bool) {
     assert_eq!(pair.ends[0].stats().lost_frames + pair.ends[0].stats().probes, 0);
     assert!(frames >= 100 && looks < 20_000, "{frames} frames in {looks} looks of 100,000");
 }
+
+/// The network lets one frame overtake another: what nobody has taken yet is put in order, and what comes after a later one was taken
+/// counts as lost. Each message has a frame of its own.
+#[test]
+fn best_effort_messages_stay_in_order_though_frames_do_not() {
+    let len = 1000;
+    let mut pair = Pair::new(Config { dedicated: true, ..Config::default() });
+    pair.step(10);
+    let flow = pair.open(1, false);
+    pair.step(10);
+    let mut sequences = Vec::new();
+    let mut sent = |pair: &mut Pair, count: usize| -> Vec<Vec<u8>> {
+        let frames = (0..count).map(|_| {
+            sequences.push(());
+            assert_eq!(pair.ends[0].send(flow, message(sequences.len() as u64, len)), Ok(()));
+            let mut frame = Vec::new();
+            let built = pair.ends[0].transmit(pair.now, &mut frame, &mut Nothing).expect("a frame");
+            frame.resize(built.len, 0);
+            frame
+        });
+        frames.collect()
+    };
+    let come = |pair: &mut Pair, frames: &[Vec<u8>], order: &[usize]| {
+        for at in order {
+            assert_eq!(pair.ends[1].receive(pair.now, &frames[*at], *at as u64, &mut Nothing).result, Ok(()));
+        }
+        let mut came = Vec::new();
+        while let Some(event) = pair.ends[1].event() {
+            match event {
+                Event::Message { message, .. } => came.push(message.sequence),
+                other => pair.told.push(other),
+            }
+        }
+        came
+    };
+    let frames = sent(&mut pair, 4);
+    assert_eq!(come(&mut pair, &frames, &[2, 0, 3, 1]), [1, 2, 3, 4], "they came together");
+    let frames = sent(&mut pair, 3);
+    assert_eq!(come(&mut pair, &frames, &[0, 2]), [5, 7]);
+    assert_eq!(come(&mut pair, &frames, &[1]), [0; 0], "7 was taken");
+    assert_eq!(pair.ends[1].stats().overtaken, 1);
+    let frames = sent(&mut pair, 1);
+    assert_eq!(come(&mut pair, &frames, &[0]), [8]);
+    pair.ends[0].close(flow);
+    for _ in 0..500 {
+        pair.step(10);
+    }
+    assert_eq!(pair.end_of(flow), (true, Some(1)), "{:?}", pair.told);
+}

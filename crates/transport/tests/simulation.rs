@@ -1,4 +1,4 @@
-//! Whatever the network does and whoever dies: reliable messages come exactly once and in order, best-effort ones at most
+//! Whatever the network does and whoever dies: reliable messages come exactly once and in order, best-effort ones in order, at most
 //! once and all accounted for, and memory is bounded and given back.
 //!
 //! `INSANE_SEEDS` sets how many seeds are tried; a failure names its seed, which alone repeats it (`INSANE_SEED`).
@@ -128,6 +128,7 @@ fn best_effort(seed: u64) {
     let (source, sink) = (&world.hosts[0].sources[0], &world.hosts[1].sinks[&1]);
     let seen = sink.seen.len() as u64;
     let past = source.past;
+    assert!(sink.seen.is_sorted_by(|one, next| one < next), "{:?}", sink.seen);
     assert_eq!(source.emitted + source.refused, count);
     assert_eq!(past.delivered + past.lost + past.dropped + past.unconfirmed, source.emitted, "{past:?}");
     if world.kills == 0 {
@@ -136,7 +137,8 @@ fn best_effort(seed: u64) {
     }
     if world.kills == 0 && world.hosts[0].lost == 0 {
         assert_eq!((past.delivered, past.unconfirmed), (seen, 0), "{past:?}");
-        let faults = weather.lose + weather.delay + weather.change + weather.cut;
+        // What is overtaken counts as lost.
+        let faults = weather.lose + weather.delay + weather.mix + weather.change + weather.cut;
         // One of a bundle that is longer than a frame is lost.
         let fits = world.hosts[0].longest_bundled <= world.hosts[0].path.whole_bytes();
         if faults == 0 && world.hosts[1].memory.refused == 0 && fits {

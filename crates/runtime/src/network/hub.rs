@@ -462,7 +462,9 @@ impl Hub {
         let report = datapath.receive(rx, Some(&mut placer));
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        if !self.ports[port].owners.is_empty() {
+        // What is taken beside it may have come before it: messages are handed on in their order when all were looked at.
+        let landed = !self.ports[port].owners.is_empty();
+        if landed {
             self.receive_landed(port, now);
         }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
@@ -480,6 +482,12 @@ impl Hub {
                 continue;
             }
             match host {
+                Some(host) if landed => {
+                    for frame in taken.frames() {
+                        self.coming -= 1;
+                        self.keep(now, (host, port), frame.to_vec());
+                    }
+                }
                 Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
                 None => {
                     self.coming -= taken.frames().len();
@@ -490,6 +498,9 @@ impl Hub {
         }
         // Its room is used again.
         self.ports[port].rx.taken = all;
+        for host in 0..if landed { self.hosts.len() } else { 0 } {
+            self.events(host, now, None);
+        }
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
         if report.frames > 0 && self.ports[port].polled {
             self.polled_at = Some(now);
@@ -513,14 +524,24 @@ impl Hub {
         }
         for stray in landings.finish() {
             let host = self.ports[port].owners[stray.number];
-            self.frame(now, (host, port), &stray.frame, None);
+            self.keep(now, (host, port), stray.frame);
         }
-        let mut owners = std::mem::take(&mut self.ports[port].owners);
-        owners.dedup();
-        for host in owners.drain(..) {
-            self.events(host, now, None);
+        self.ports[port].owners.clear();
+    }
+
+    /// Takes a frame whose messages wait for what else was received with it.
+    fn keep(&mut self, now: Duration, (host, lane): (usize, usize), frame: Vec<u8>) {
+        let token = self.next_frame;
+        self.next_frame += 1;
+        reach(Step::Receive);
+        let Host { lanes, incoming, control_in, long_words, frames, .. } = &mut self.hosts[host];
+        let (control, domains) = (*control_in, &mut self.domains);
+        let mut store = Memory { domains, incoming, lane, control, long_words, loan: None };
+        let Some(path) = lanes.path(lane) else { return };
+        let kept = path.receive(now, &frame, token, &mut store).kept;
+        if kept > 0 {
+            frames.insert(token, (frame, kept));
         }
-        self.ports[port].owners = owners;
     }
 
     /// Takes frames that lie one every `stride` bytes.
