@@ -199,14 +199,18 @@ static void run(void *context)
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Late enough not to run right after an earlier one: the thread may have an event in hand of what that has closed, and would take it
+ * for one of what this opens under the same descriptor. */
+#define LATER_US 2000
+
+bool eal_later(void (*act)(void *port), insane_datapath_port *port) { return rte_eal_alarm_set(LATER_US, act, port) == 0; }
+
 /* memif's control messages are handled by the EAL's interrupt thread, without a lock against being stopped or closed elsewhere
  * meanwhile; alarms run in the same thread, so nothing is under way then. */
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port)
 {
     struct job job = { act, port, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
-    /* Late enough not to run right after an earlier one: the thread may have an event in hand of what that has closed, and would take it
-     * for one of what this opens under the same descriptor. */
-    if (rte_eal_alarm_set(2000, run, &job) != 0) {
+    if (rte_eal_alarm_set(LATER_US, run, &job) != 0) {
         act(port);
         return;
     }

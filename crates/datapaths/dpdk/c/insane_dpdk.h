@@ -8,6 +8,7 @@
 #include <rte_ether.h>
 #include <rte_mbuf.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,9 @@ struct choice {
     bool tagged;     /* frames have a VLAN tag, beside their payload of the MTU */
     bool lend;       /* received frames are to lie in memory that can be shown to others, if that can be */
 };
+
+/* How connecting anew stands. While it is under way, the device is the interrupt thread's alone. */
+enum { SETTLED, UNDER_WAY, ENDED };
 
 struct insane_datapath_port {
     struct choice choice;
@@ -55,6 +59,8 @@ struct insane_datapath_port {
     uint32_t stashed;
     uint32_t lent; /* pieces of payload that the driver has not let go of */
     bool up;
+    atomic_int connecting;
+    bool connected; /* its outcome: the device was started */
     uint64_t look, retry; /* when to look at the link again, when to start again, in cycles */
     uint64_t overruns, calls;
 };
@@ -79,6 +85,8 @@ void eal_thread(void);
 
 /* Does something with a port in the thread that handles its device's events, and waits for it. */
 void eal_run(void (*act)(insane_datapath_port *port), insane_datapath_port *port);
+/* The same without waiting; false if it cannot be asked. */
+bool eal_later(void (*act)(void *port), insane_datapath_port *port);
 
 /* open.c */
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity);
@@ -92,7 +100,9 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
 int32_t port_receive(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count);
 void port_release(insane_datapath_port *port, void *const *handles, uint32_t count);
 int32_t port_arm(insane_datapath_port *port);
-/* Looks at the link, at most every few milliseconds, and reconnects what has to connect anew. */
+/* Looks at the link, at most every few milliseconds, and has what has to connect anew do so. Waits for nothing. */
 void port_look(insane_datapath_port *port);
+/* Waits until nobody else has to do with the device. */
+void port_settle(insane_datapath_port *port);
 
 #endif

@@ -95,18 +95,30 @@ static int join_interface(insane_datapath_port *port, char *error, size_t capaci
     return 0;
 }
 
+/* Whether a memif device names its socket by a path. DPDK's own default is an abstract name, to which every user of the machine may
+ * connect, and who connects first is the peer: that must be asked for. */
+static bool has_path(const char *device)
+{
+    char value[16];
+    return !device_argument(device, "socket-abstract", value, sizeof value) || strcmp(value, "no") == 0;
+}
+
 /* What a virtual device is told besides what the user says. Buffers of memif and AF_PACKET hold a whole frame. */
 static void complete(const insane_datapath_port *port, char *arguments, size_t room)
 {
-    const char *given = strchr(port->choice.device, ',');
-    char value[16];
-    int at = snprintf(arguments, room, "%s", given != NULL ? given + 1 : "");
-    const char *comma = at > 0 ? "," : "";
-    if (starts(port->name, "net_memif") && !device_argument(port->choice.device, "bsize", value, sizeof value))
-        snprintf(arguments + at, room - (size_t)at, "%sbsize=%u", comma, RTE_MAX(2048u, RTE_ALIGN(port->max_frame, 64)));
-    else if (starts(port->name, "net_af_packet") && port->max_frame > 1900
-             && !device_argument(port->choice.device, "framesz", value, sizeof value))
-        snprintf(arguments + at, room - (size_t)at, "%sblocksz=65536,framesz=16384,framecnt=512", comma);
+    const char *device = port->choice.device, *given = strchr(device, ',');
+    char value[16], more[128] = "";
+    if (starts(port->name, "net_memif")) {
+        if (!device_argument(device, "bsize", value, sizeof value))
+            snprintf(more, sizeof more, ",bsize=%u", RTE_MAX(2048u, RTE_ALIGN(port->max_frame, 64)));
+        if (!device_argument(device, "socket-abstract", value, sizeof value))
+            strcat(more, ",socket-abstract=no");
+    } else if (starts(port->name, "net_af_packet") && port->max_frame > 1900
+               && !device_argument(device, "framesz", value, sizeof value)) {
+        strcpy(more, ",blocksz=65536,framesz=16384,framecnt=512");
+    }
+    bool first = given == NULL || given[1] == 0;
+    snprintf(arguments, room, "%s%s", first ? "" : given + 1, more + (first && more[0] != 0));
 }
 
 /* Bytes of a buffer: more than the largest of memif's, so that it never begins a frame in one and ends it in another, and no less
@@ -191,7 +203,7 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
         return fail(error, capacity, "buffers of %u bytes are too large", bytes);
     /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
     uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
-    // AF_PACKET's driver puts a tag back into the frame, which it does in buffers of the pool's own alone.
+    /* AF_PACKET's driver puts a tag back into the frame, which it does in buffers of the pool's own alone. */
     if (port->choice.lend && port->gathers && !port->choice.tagged)
         port->rx = pool_to_show(port, half + rings, bytes + RTE_PKTMBUF_HEADROOM);
     if (port->rx == NULL)
@@ -210,10 +222,9 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
 static void remove_stale_socket(const insane_datapath_port *port)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
-    char value[16];
     struct stat found;
     if (!starts(port->name, "net_memif") || strstr(port->choice.device, "role=server") == NULL
-        || !device_argument(port->choice.device, "socket-abstract", value, sizeof value) || strcmp(value, "no") != 0)
+        || !has_path(port->choice.device))
         return;
     if (!device_argument(port->choice.device, "socket", at.sun_path, sizeof at.sun_path))
         strcpy(at.sun_path, "/run/memif.sock");
@@ -335,6 +346,10 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     port->gathers = copies_at_once(port);
     if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
         conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+    /* The kernel takes tags off. The driver puts one back into the frame, which it cannot in memory that is to be shown, unless it may
+     * leave it off: then it says which it was. */
+    if (!port->choice.tagged && strcmp(port->driver, "net_af_packet") == 0)
+        conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_VLAN_STRIP;
     port->wakes = port->physical ? port->choice.interrupts : strcmp(port->driver, "net_tap") == 0;
     conf.intr_conf.rxq = port->wakes;
     eal_log_mark();
@@ -435,6 +450,7 @@ static void close_locked(insane_datapath_port *port)
         rte_pktmbuf_free(port->stash[n]);
     port->stashed = 0;
     if (port->id != RTE_MAX_ETHPORTS) {
+        port_settle(port);
         if (port->memif)
             eal_run(detach, port);
         else

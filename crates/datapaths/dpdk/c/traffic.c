@@ -21,21 +21,67 @@
 
 static uint64_t cycles(uint64_t ms) { return rte_get_tsc_hz() / 1000 * ms; }
 
-static void stop(insane_datapath_port *port) { rte_eth_dev_stop(port->id); }
 static void start(insane_datapath_port *port) { port->started = rte_eth_dev_start(port->id) == 0; }
+
+static void note_try(insane_datapath_port *port) { port->retry = rte_rdtsc() + cycles(port->started ? RECONNECT_MS : REFUSED_MS); }
 
 bool port_start(insane_datapath_port *port)
 {
-    /* One after the other: the interrupt thread may have an event in hand of the connection that is given up, and would take it for
-     * one of the new connection, if that got the same descriptor meanwhile. */
-    if (port->memif && port->started)
-        eal_run(stop, port);
     if (port->memif)
         eal_run(start, port);
     else
         start(port);
-    port->retry = rte_rdtsc() + cycles(port->started ? RECONNECT_MS : REFUSED_MS);
+    note_try(port);
     return port->started;
+}
+
+static void connect_in_thread(void *context)
+{
+    insane_datapath_port *port = context;
+    port->connected = rte_eth_dev_start(port->id) == 0;
+    atomic_store_explicit(&port->connecting, ENDED, memory_order_release);
+}
+
+static void disconnect_in_thread(void *context)
+{
+    insane_datapath_port *port = context;
+    rte_eth_dev_stop(port->id);
+    /* One after the other: the thread may have an event in hand of the connection that is given up, and would take it for one of the new
+     * connection, if that got the same descriptor meanwhile. */
+    if (!eal_later(connect_in_thread, port)) {
+        port->connected = false;
+        atomic_store_explicit(&port->connecting, ENDED, memory_order_release);
+    }
+}
+
+/* Connecting takes milliseconds, in which whoever polls this port has others to serve. */
+static void connect_anew(insane_datapath_port *port)
+{
+    bool started = port->started;
+    port->started = false;
+    atomic_store_explicit(&port->connecting, UNDER_WAY, memory_order_relaxed);
+    if (!eal_later(started ? disconnect_in_thread : connect_in_thread, port)) {
+        atomic_store_explicit(&port->connecting, SETTLED, memory_order_relaxed);
+        port->started = started;
+        note_try(port);
+    }
+}
+
+static bool is_settled(insane_datapath_port *port)
+{
+    int stands = atomic_load_explicit(&port->connecting, memory_order_acquire);
+    if (stands == ENDED) {
+        port->started = port->connected;
+        note_try(port);
+        atomic_store_explicit(&port->connecting, SETTLED, memory_order_relaxed);
+    }
+    return stands != UNDER_WAY;
+}
+
+void port_settle(insane_datapath_port *port)
+{
+    while (!is_settled(port))
+        usleep(100);
 }
 
 void port_look(insane_datapath_port *port)
@@ -44,12 +90,14 @@ void port_look(insane_datapath_port *port)
     if (likely(now < port->look))
         return;
     port->look = now + cycles(LOOK_MS);
+    if (!is_settled(port))
+        return;
     struct rte_eth_link link = { 0 };
     if (port->started)
         port->up = rte_eth_link_get_nowait(port->id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
     /* memif's client looks for its server only when it is started. */
     if (port->client && !port->up && now >= port->retry)
-        port_start(port);
+        connect_anew(port);
 }
 
 int32_t port_reserve(insane_datapath_port *port, insane_datapath_buffer *buffers, uint32_t count)
@@ -161,6 +209,13 @@ static bool ours(const insane_datapath_port *port, const struct rte_mbuf *frame)
     return rte_is_multicast_ether_addr(&header->dst_addr) || rte_is_same_ether_addr(&header->dst_addr, &port->address);
 }
 
+/* Whether a frame is another network's: it came with a tag, which the driver or the kernel has taken off. A tag of VLAN 0 gives a
+ * priority alone (IEEE 802.1Q). */
+static bool of_a_vlan(const insane_datapath_port *port, const struct rte_mbuf *frame)
+{
+    return !port->choice.tagged && (frame->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0 && (frame->vlan_tci & 0xfff) != 0;
+}
+
 /* Up to `count` frames of the device that can be used. */
 static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint32_t count)
 {
@@ -175,7 +230,7 @@ static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint3
         if (!good || frame->pkt_len < RTE_ETHER_HDR_LEN || frame->pkt_len > port->max_frame) {
             port->overruns++;
             rte_pktmbuf_free(frame);
-        } else if (!ours(port, frame)) {
+        } else if (!ours(port, frame) || of_a_vlan(port, frame)) {
             rte_pktmbuf_free(frame);
         } else {
             frames[kept++] = frame;
@@ -190,7 +245,7 @@ int32_t port_receive(insane_datapath_port *port, insane_datapath_incoming *frame
     uint32_t n;
     eal_thread();
     port_look(port);
-    if (unlikely(port->armed)) {
+    if (unlikely(port->armed) && port->started) {
         rte_eth_dev_rx_intr_disable(port->id, 0);
         port->armed = false;
     }
@@ -225,7 +280,7 @@ void port_release(insane_datapath_port *port, void *const *handles, uint32_t cou
 int32_t port_arm(insane_datapath_port *port)
 {
     port_look(port);
-    if (port->wake < 0)
+    if (port->wake < 0 || !port->started)
         return INSANE_DATAPATH_POLL;
     if (port->wake_counts) {
         uint64_t count;

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{PATIENCE, dpdk, memif, memif_rig, reopen_memif, slots};
+use common::{PATIENCE, dpdk, memif, memif_rig, reopen_memif, slots, wait_for_links};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{Outcome, TxBatch};
 use insane_datapath::conformance::{self as suite, Form, pattern};
@@ -140,6 +140,35 @@ fn two_engines_exchange_datagrams() {
     assert!(a.engine_stats().is_some());
 }
 
+/// Who polls a client serves others too: connecting to a server that is not there keeps it in no call. A thread that waits is put to sleep,
+/// which the kernel counts.
+#[test]
+fn a_client_without_its_server_keeps_nobody() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut client = memif(dpdk, folder.path(), 0, 1500);
+    client.open().expect("its server may come later");
+    let mut rx = slots(&client);
+    let sleeps = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("the thread's state");
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.and_then(|count| count.trim().parse::<u64>().ok()).expect("a count")
+    };
+    let (start, before) = (Instant::now(), sleeps());
+    while start.elapsed().as_millis() < 500 {
+        client.receive(&mut rx, None);
+        assert!(matches!(client.arm(), Armed::Poll | Armed::Ready), "it can be polled");
+    }
+    // Some fifty attempts.
+    assert!(sleeps() - before < 5, "{}", sleeps() - before);
+    // In one process, who names a socket first says for good whether it listens: the server names it in other words.
+    let mut server = memif(dpdk, &folder.path().join("."), 1, 1500);
+    server.open().expect("a server");
+    wait_for_links(&mut [&mut client, &mut server]);
+    drop(server);
+    client.close();
+}
+
 /// A killed server's socket stays in its folder; what another program listens on, and what is no socket, is left alone.
 #[test]
 fn only_a_socket_that_nobody_listens_on_is_taken_away() {
@@ -147,7 +176,7 @@ fn only_a_socket_that_nobody_listens_on_is_taken_away() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let open = || {
-        let device = format!("net_memif{},role=server,socket={},socket-abstract=no", common::serial(), path.display());
+        let device = format!("net_memif{},role=server,socket={}", common::serial(), path.display());
         let mut port = dpdk.port(&DpdkConfig::new(device)).expect("a configuration that can be");
         port.open().map_err(|error| error.to_string())
     };
@@ -156,6 +185,8 @@ fn only_a_socket_that_nobody_listens_on_is_taken_away() {
     assert!(error.contains("does not come into being") && path.exists(), "{error}");
     drop(listener);
     open().expect("nobody listens any more");
+    let names = std::fs::read_to_string("/proc/net/unix").expect("the sockets");
+    assert!(!names.contains(&format!("@{}", path.display())), "an abstract name is anybody's");
     let _ = std::fs::remove_file(&path);
     std::fs::write(&path, b"kept").expect("a file");
     open().expect_err("it is no socket");
