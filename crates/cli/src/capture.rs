@@ -152,8 +152,11 @@ impl Capture {
                 ending = Some(Instant::now());
                 let _ = rustix::net::shutdown(stream, Shutdown::Write);
             }
+            // A reader that is slow has the rest wait: it is lost only if nothing comes any more.
             if ending.is_some_and(|since| since.elapsed() > PATIENCE) {
-                break;
+                progress.end();
+                let text = format!("the capture's end did not come; {} frames until then are written", written.frames);
+                return Err(Failure { number: Code::Timeout.number(), text, usage: false });
             }
             wait(stream.as_fd(), LOOK);
             match rustix::net::recv(stream, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -163,6 +166,7 @@ impl Capture {
                     let used = self.write(&rest, file, written)?;
                     // Who reads along sees it now.
                     file.flush()?;
+                    ending = ending.map(|_| Instant::now());
                     rest.drain(..used);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}

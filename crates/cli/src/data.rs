@@ -185,7 +185,11 @@ impl Sub {
             let (sequence, source) = (message.sequence(), message.source());
             drop(message);
             if let Some(dir) = &self.to {
-                std::fs::write(dir.join(sequence.to_string()), &bytes)?;
+                // Sources count each for itself, and none is ever there twice.
+                let path = dir.join(format!("{source}-{sequence}"));
+                std::fs::File::create_new(&path)
+                    .and_then(|mut file| file.write_all(&bytes))
+                    .map_err(|e| std::io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
             } else if context.json {
                 let text = std::str::from_utf8(&bytes).ok().filter(|_| !self.hex);
                 let hex = text.is_none().then(|| hex(&bytes));

@@ -7,6 +7,9 @@ use insane::{Code, RawMessage, Reliability, Sink, SinkOptions, Source, SourceOpt
 use insane_arguments::{numbered_size, rate, seconds, whole};
 use std::time::{Duration, Instant};
 
+/// How long it waits at most before it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The most sinks that one end waits for.
 pub(crate) const MOST_SINKS: u64 = 65_535;
 
@@ -218,18 +221,26 @@ impl PerfSink {
     fn count(&self, sink: &Sink, tally: &mut Tally, stop: impl Fn() -> bool) -> Outcome {
         let start = Instant::now();
         let mut progress = Progress::new();
+        let (look, mut silent) = (self.silence.min(LOOK), Duration::ZERO);
         loop {
             for _ in 0..64 {
-                match sink.consume_timeout(self.silence) {
-                    Ok(message) => tally.take(&message),
+                match sink.consume_timeout(look) {
+                    Ok(message) => {
+                        tally.take(&message);
+                        silent = Duration::ZERO;
+                    }
                     Err(e) if e.code() == Code::Timeout => {
-                        progress.end();
-                        // The last message came so long ago.
-                        tally.seconds = start.elapsed().saturating_sub(self.silence).as_secs_f64();
-                        return Ok(());
+                        silent += look;
+                        break;
                     }
                     Err(e) => return Err(e.into()),
                 }
+            }
+            if silent >= self.silence {
+                progress.end();
+                // The last message came so long ago.
+                tally.seconds = start.elapsed().saturating_sub(silent).as_secs_f64();
+                return Ok(());
             }
             tally.seconds = start.elapsed().as_secs_f64();
             if stop() || self.duration.is_some_and(|d| start.elapsed() >= d) {

@@ -111,6 +111,9 @@ impl Ping {
     }
 
     fn report(&self, context: &Context, mut samples: Vec<u64>, lost: u64) -> Outcome {
+        if samples.is_empty() {
+            return Err(Failure { number: Code::Timeout.number(), text: "no answer came".into(), usage: false });
+        }
         samples.sort_unstable();
         let us = |p| percentile(&samples, p) as f64 / 1e3;
         if context.json {
@@ -137,9 +140,6 @@ impl Ping {
                 let width = usize::try_from(n * 50 / top.max(1)).unwrap_or(0);
                 say!("  < {:>10.2} us {n:>9} {}", below as f64 / 1e3, "#".repeat(width));
             }
-        }
-        if samples.is_empty() {
-            return Err(Failure { number: Code::Timeout.number(), text: "no answer came".into(), usage: false });
         }
         Ok(())
     }

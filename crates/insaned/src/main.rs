@@ -5,7 +5,7 @@ use clap::Parser;
 use insane_runtime::config::{Config, DEFAULT_FILE};
 use insane_runtime::server::Server;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -74,6 +74,17 @@ fn log(config: &Config) {
     if config.runtime.log_format == "json" { builder.json().init() } else { builder.init() }
 }
 
+fn print(text: &str) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("insaned: standard output: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Result<Arguments, String> = insane_arguments::parse();
     let configured = arguments.and_then(|arguments| configure(&arguments).map(|config| (arguments, config)));
@@ -85,16 +96,13 @@ fn main() -> ExitCode {
         }
     };
     if arguments.print_default_config {
-        print!("{DEFAULT_FILE}");
-        return ExitCode::SUCCESS;
+        return print(DEFAULT_FILE);
     }
     if arguments.print_config {
-        print!("{}", config.to_toml());
-        return ExitCode::SUCCESS;
+        return print(&config.to_toml());
     }
     if arguments.check {
-        println!("the configuration is valid");
-        return ExitCode::SUCCESS;
+        return print("the configuration is valid\n");
     }
     log(&config);
     // Before the server, so that a signal during its start is not lost.

@@ -455,6 +455,14 @@ fn output_that_nobody_reads_is_a_failure_and_no_panic() {
         let one_line = err.lines().count() == 1 && err.starts_with("insane: Broken pipe");
         assert!(done.status.code() == Some(1) && one_line, "{line}: {done:?}");
     }
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a device that is full");
+    for line in ["--print-default-config", "--print-config", "--check"] {
+        let done =
+            Command::new(self::program("insaned", "insaned")).arg(line).stdout(full()).output().expect("it runs");
+        let err = String::from_utf8_lossy(&done.stderr);
+        let one_line = err.lines().count() == 1 && err.starts_with("insaned: standard output: ");
+        assert!(done.status.code() == Some(1) && one_line, "{line}: {done:?}");
+    }
 }
 
 #[test]

@@ -54,3 +54,36 @@ fn a_rate_is_kept_from_the_first_message_on() {
     let [source, _] = perf(&host, "--rate 0.001 --duration 0.2", "");
     assert_eq!(source["emitted"], 1);
 }
+
+#[test]
+fn a_duration_holds_though_little_comes() {
+    let _watchdog = Watchdog::start("perf for a time", 3 * LIMIT);
+    let host = Host::start();
+    let [source, sink] = perf(&host, "--rate 20 --duration 3", "--duration 0.5 --silence 30");
+    let (emitted, received) = (source["emitted"].as_u64().unwrap(), sink["received"].as_u64().unwrap());
+    assert!(received > 0 && received < emitted, "{source} {sink}");
+}
+
+#[test]
+fn each_message_has_a_file_of_its_own() {
+    let _watchdog = Watchdog::start("sub --to", 3 * LIMIT);
+    let (host, insane) = (Host::start(), program("insane-cli", "insane"));
+    let dir = tempfile::tempdir().unwrap();
+    let end =
+        |arguments: &[&str]| run(Command::new(&insane).args(arguments).env("INSANE_SOCKET", host.socket()), LIMIT);
+    std::thread::scope(|scope| {
+        let sink = scope.spawn(|| end(&["sub", "x", "--count", "4", "--to", dir.path().to_str().unwrap()]));
+        // Each is a source of its own, whose messages are counted from one on.
+        for text in [["a1", "a2"], ["b1", "b2"]] {
+            let said = end(&["pub", "x", text[0], text[1]]);
+            assert_eq!(said.code(), 0, "{said:?}");
+        }
+        let said = sink.join().unwrap();
+        assert_eq!(said.code(), 0, "{said:?}");
+    });
+    let files =
+        std::fs::read_dir(dir.path()).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let mut files: Vec<String> = files.collect();
+    files.sort();
+    assert_eq!(files, ["a1", "a2", "b1", "b2"]);
+}

@@ -64,8 +64,10 @@ const char *eal_arguments(void) { return started; }
 
 static bool given(const char *arguments, const char *option)
 {
-    const char *at = strstr(arguments, option);
-    return at != NULL && (at == arguments || at[-1] == ' ');
+    for (const char *at = strstr(arguments, option); at != NULL; at = strstr(at + 1, option))
+        if (at == arguments || at[-1] == ' ')
+            return true;
+    return false;
 }
 
 /* One lcore that may run on every processor that this process may: otherwise the EAL binds threads to processors. */
