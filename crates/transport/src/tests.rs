@@ -1,0 +1,115 @@
+//! What takes a connection's inside to be seen: numbers that a connection comes to only after very long, and what is kept of a peer.
+
+use std::time::Duration;
+
+use crate::config::{Config, FlowSpec, Outgoing};
+use crate::path::{Event, Path, Store};
+use crate::payloads::Payloads;
+
+const MS: Duration = Duration::from_millis(1);
+
+struct Nothing;
+
+impl Payloads for Nothing {
+    fn copy(&mut self, _token: u64, _offset: u32, len: u32, out: &mut Vec<u8>) {
+        out.resize(out.len() + len as usize, 0);
+    }
+}
+
+impl Store for Nothing {
+    fn reserve(&mut self, _flow: u32, _bytes: u32, _urgent: bool) -> Option<u64> {
+        Some(1)
+    }
+    fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
+}
+
+/// Two paths that are connected; the second accepts every flow.
+struct Pair {
+    ends: [Path; 2],
+    now: Duration,
+    told: Vec<Event>,
+}
+
+impl Pair {
+    fn new(config: Config) -> Self {
+        let now = MS * 10;
+        let ends = [Path::new(config, 1, now), Path::new(config, 2, now)];
+        let mut pair = Self { ends, now, told: Vec::new() };
+        (0..20).for_each(|_| pair.step());
+        assert!(pair.ends.iter().all(Path::is_connected));
+        pair
+    }
+
+    /// Everything that one end has to send now.
+    fn frames(&mut self, from: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut frame = Vec::new();
+        while let Some(built) = self.ends[from].transmit(self.now, &mut frame, &mut Nothing) {
+            frame.resize(built.len, 0);
+            frames.push(core::mem::take(&mut frame));
+        }
+        frames
+    }
+
+    fn arrive(&mut self, to: usize, frame: &[u8]) {
+        assert_eq!(self.ends[to].receive(self.now, frame, 0, &mut Nothing).result, Ok(()));
+        self.events();
+    }
+
+    fn events(&mut self) {
+        for end in &mut self.ends {
+            while let Some(event) = end.event() {
+                if let Event::Requested { open, .. } = event {
+                    end.accept(open.flow, 0);
+                }
+                self.told.push(event);
+            }
+        }
+    }
+
+    /// Everything goes each way, then a millisecond passes.
+    fn step(&mut self) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            for frame in self.frames(from) {
+                self.arrive(to, &frame);
+            }
+        }
+        self.events();
+        self.now += MS;
+    }
+
+    fn open(&mut self, epoch: u128, reliable: bool) -> u32 {
+        self.ends[0].open(FlowSpec { domain: 1, epoch, channel: 1, reliable, first: 1 })
+    }
+
+    fn send(&mut self, flow: u32, sequence: u64) {
+        let message = Outgoing { token: sequence, sequence, len: 64, ..Outgoing::default() };
+        assert_eq!(self.ends[0].send(flow, message), Ok(()));
+    }
+}
+
+#[test]
+fn after_four_thousand_million_frames_those_that_come_are_still_acknowledged() {
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, false);
+    (0..20).for_each(|_| pair.step());
+    // As if all of them had come, without a gap.
+    let most = u64::from(u32::MAX);
+    pair.ends[1].seen.goes_on(most - pair.ends[1].seen.largest());
+    pair.ends[0].counter = most + 1;
+    for sequence in 1..=2 {
+        pair.send(flow, sequence);
+        for frame in pair.frames(0) {
+            pair.arrive(1, &frame);
+        }
+    }
+    assert_eq!(pair.ends[1].seen.runs().next(), Some((1, most + 2)));
+    pair.now += MS;
+    for frame in pair.frames(1) {
+        pair.arrive(0, &frame);
+    }
+    assert_eq!(pair.ends[0].largest_acked, most + 2);
+    assert!(pair.ends[1].timeout().is_some_and(|at| at > pair.now), "it is looked after without a pause");
+    assert_eq!(pair.ends[0].stats().in_flight, 0);
+}
