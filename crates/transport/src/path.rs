@@ -39,7 +39,7 @@ const CREDIT_RELIABLE: u32 = 8;
 /// How many former incarnations of the peer are known never to come back.
 const RETIRED: usize = 16;
 
-/// How many closed flows' accounts are kept to be said again.
+/// How many closed flows' accounts are kept to be said again after the peer has had them.
 const CLOSED: usize = 1024;
 
 /// Where a message's payload lies.
@@ -335,7 +335,9 @@ pub struct Path {
     next_flow: u32,
     pub(crate) incoming: Keyed<u32, InFlow>,
     next_source: u64,
-    pub(crate) closed: VecDeque<(u32, Account)>,
+    /// The accounts of incoming flows that have ended, until the peer has them; then they are among the closed ones.
+    pub(crate) ended: Keyed<u32, Account>,
+    closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
     pub(crate) unfinished: Reassembler,
     pub(crate) guesses: Guesses,
@@ -387,6 +389,7 @@ impl Path {
             next_flow: 1,
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(41))),
             next_source: 0,
+            ended: Keyed::with_hasher(Key::new(seed.rotate_left(29))),
             closed: VecDeque::new(),
             control: VecDeque::new(),
             unfinished: Reassembler::new(config.reassembly),
@@ -727,6 +730,7 @@ impl Path {
             self.end_incoming(flow);
         }
         // The next connection numbers its flows anew.
+        self.ended.clear();
         self.closed.clear();
         let events = &mut self.events;
         events.push_back(Event::Lost(reason));
@@ -752,7 +756,13 @@ impl Path {
         }
         self.events.extend(incoming.take_held().into_iter().map(Event::Discard));
         self.events.push_back(Event::Ended { flow, account: incoming.account() });
-        self.remember_closed(flow, incoming.account());
+        self.ended.insert(flow, incoming.account());
+    }
+
+    /// The last account of an incoming flow that has ended, as long as it is remembered.
+    pub(crate) fn last_account(&self, flow: u32) -> Option<Account> {
+        let closed = || self.closed.iter().find(|closed| closed.0 == flow).map(|closed| closed.1);
+        self.ended.get(&flow).copied().or_else(closed)
     }
 
     pub(crate) fn remember_closed(&mut self, flow: u32, account: Account) {

@@ -331,7 +331,7 @@ impl Path {
             }
             return true;
         }
-        if self.closed.iter().any(|closed| closed.0 == open.flow) {
+        if self.last_account(open.flow).is_some() {
             return true;
         }
         let source = self.new_source();
@@ -408,7 +408,7 @@ impl Path {
             self.ticking = true;
         } else if close.last {
             // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
-            if !self.closed.iter().any(|closed| closed.0 == flow) {
+            if self.last_account(flow).is_none() {
                 self.remember_closed(flow, Account::default());
             }
             self.control.push_back(Content::Closed(flow));
@@ -436,22 +436,15 @@ impl Path {
                     continue;
                 }
                 sent.done = true;
-                answered.extend(sent.contents.iter().filter_map(|content| match content {
-                    Content::Answer(flow) => Some(*flow),
-                    _ => None,
-                }));
+                let answers = |content: &&Content| matches!(content, Content::Answer(_) | Content::Closed(_));
+                answered.extend(sent.contents.iter().filter(answers));
                 if sent.counter == ack.largest {
                     newest = Some(sent.at);
                 }
                 self.congestion.acknowledged(sent.bytes as usize, used_up);
             }
         }
-        for flow in answered {
-            // The peer knows that it was refused: nothing is kept of it.
-            if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) {
-                self.incoming.remove(&flow);
-            }
-        }
+        answered.into_iter().for_each(|answer| self.has_answer(answer));
         self.largest_acked = self.largest_acked.max(ack.largest);
         if let Some(at) = newest {
             let held = Duration::from_micros(u64::from(ack.delay_us)).min(self.config.ack_delay * 2);
@@ -462,6 +455,22 @@ impl Path {
             self.backoff = 0;
         }
         self.find_losses(now);
+    }
+
+    /// The peer has heard this: what was kept for it is not needed any more.
+    fn has_answer(&mut self, answer: Content) {
+        match answer {
+            // Nothing is kept of what was refused.
+            Content::Answer(flow) if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) => {
+                self.incoming.remove(&flow);
+            }
+            Content::Closed(flow) => {
+                if let Some(account) = self.ended.remove(&flow) {
+                    self.remember_closed(flow, account);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Takes for lost what was overtaken by enough frames or time.

@@ -113,3 +113,36 @@ fn after_four_thousand_million_frames_those_that_come_are_still_acknowledged() {
     assert!(pair.ends[1].timeout().is_some_and(|at| at > pair.now), "it is looked after without a pause");
     assert_eq!(pair.ends[0].stats().in_flight, 0);
 }
+
+/// However many flows end at once, each is told what became of its messages, also if that is lost on the way.
+#[test]
+fn flows_that_are_closed_together_all_end_with_their_accounts() {
+    const FLOWS: u32 = 2000;
+    for loses in [false, true] {
+        let mut pair = Pair::new(Config { flows: 4096, ..Config::default() });
+        let flows: Vec<u32> = (1..=FLOWS).map(|epoch| pair.open(epoch.into(), epoch % 2 == 0)).collect();
+        (0..100).for_each(|_| pair.step());
+        // Of the others nothing is under way: they have carried nothing.
+        flows.iter().step_by(2).for_each(|flow| pair.send(*flow, 1));
+        (0..100).for_each(|_| pair.step());
+        flows.iter().for_each(|flow| pair.ends[0].close(*flow));
+        for frame in pair.frames(0) {
+            pair.arrive(1, &frame);
+        }
+        let ended = |event: &&Event| matches!(event, Event::Ended { .. });
+        assert_eq!(pair.told.iter().filter(ended).count(), FLOWS as usize);
+        let answers = pair.frames(1);
+        for frame in answers.iter().skip(usize::from(loses)) {
+            pair.arrive(0, frame);
+        }
+        (0..2000).for_each(|_| pair.step());
+        let delivered = |event: &Event| match event {
+            Event::Closed { counts, .. } => Some(counts.delivered),
+            _ => None,
+        };
+        let delivered: Vec<u64> = pair.told.iter().filter_map(delivered).collect();
+        assert_eq!((delivered.len(), delivered.iter().sum()), (FLOWS as usize, u64::from(FLOWS / 2)), "{loses}");
+        assert!(pair.ends.iter().all(|end| end.out.is_empty() && end.incoming.is_empty()));
+        assert!(pair.ends[1].ended.is_empty(), "it is kept though the peer has it");
+    }
+}

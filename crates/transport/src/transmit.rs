@@ -437,8 +437,9 @@ impl Path {
                     out.map(|out| frame.close(&Close { flow, end: out.end(), last: true }))
                 }
                 Content::Closed(flow) => {
-                    let closed = self.closed.iter().find(|closed| closed.0 == flow);
-                    closed.map(|&(_, account)| frame.closed(&Closed { flow, account }))
+                    // Of one that nobody knows any more nothing arrived.
+                    let account = self.last_account(flow).unwrap_or_default();
+                    Some(frame.closed(&Closed { flow, account }))
                 }
                 Content::Bye => Some(frame.bye()),
                 Content::Ping | Content::Span(..) => None,
