@@ -33,12 +33,15 @@ struct Pair {
 
 impl Pair {
     fn new(config: Config) -> Self {
-        let now = MS * 10;
-        let ends = [Path::new(config, 1, now), Path::new(config, 2, now)];
-        let mut pair = Self { ends, now, told: Vec::new() };
+        let mut pair = Self::apart(config);
         (0..20).for_each(|_| pair.step());
         assert!(pair.ends.iter().all(Path::is_connected));
         pair
+    }
+
+    fn apart(config: Config) -> Self {
+        let now = MS * 10;
+        Self { ends: [Path::new(config, 1, now), Path::new(config, 2, now)], now, told: Vec::new() }
     }
 
     /// Everything that one end has to send now.
@@ -145,4 +148,53 @@ fn flows_that_are_closed_together_all_end_with_their_accounts() {
         assert!(pair.ends.iter().all(|end| end.out.is_empty() && end.incoming.is_empty()));
         assert!(pair.ends[1].ended.is_empty(), "it is kept though the peer has it");
     }
+}
+
+/// A link of 10 ms each way that is cut for half a second, or for one: a second later at least half as much is under way as before.
+#[test]
+fn after_a_cut_link_is_mended_the_window_opens_again() {
+    for cut in [500, 1000] {
+        let windows = windows_around_a_cut(cut);
+        assert!(windows[0] > 400 * 1472, "{windows:?}");
+        assert!(windows[1] >= windows[0] / 2, "{windows:?}");
+    }
+}
+
+/// How much may be under way when the link is cut for so many milliseconds, and a second after it is mended.
+fn windows_around_a_cut(cut_ms: u32) -> Vec<u64> {
+    let mut pair = Pair::apart(Config { credit_bytes: 1 << 20, ..Config::default() });
+    let flow = pair.open(1, true);
+    let start = pair.now;
+    let (mut wire, mut sequence, mut windows) = (std::collections::VecDeque::new(), 0, Vec::new());
+    let (from_ms, to_ms) = (1000, 1000 + cut_ms);
+    for half_ms in 0..=2 * (to_ms + 1000) {
+        let cut = (from_ms..to_ms).contains(&(half_ms / 2));
+        if half_ms == from_ms * 2 || half_ms == (to_ms + 1000) * 2 {
+            windows.push(pair.ends[0].stats().window);
+        }
+        while pair.ends[0].waiting(flow) < 1000 {
+            sequence += 1;
+            pair.ends[0].send(flow, Outgoing { sequence, len: 1400, ..Outgoing::default() }).unwrap();
+        }
+        for from in 0..2 {
+            let frames = pair.frames(from);
+            wire.extend(frames.into_iter().filter(|_| !cut).map(|frame| (pair.now + MS * 10, 1 - from, frame)));
+        }
+        pair.now = start + MS * half_ms / 2;
+        while let Some((_, to, frame)) = wire.pop_front_if(|(at, ..)| *at <= pair.now) {
+            assert_eq!(pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing).result, Ok(()));
+        }
+        pair.ends[0].events.clear();
+        while let Some(event) = pair.ends[1].event() {
+            match event {
+                Event::Requested { open, .. } => pair.ends[1].accept(open.flow, 0),
+                Event::Message { message, .. } => {
+                    pair.ends[1].consumed(flow, 1, 1400);
+                    pair.ends[1].advance(flow, message.sequence);
+                }
+                _ => {}
+            }
+        }
+    }
+    windows
 }
