@@ -47,7 +47,7 @@ impl Path {
         // Its acknowledgement is not waited for in vain sooner.
         self.stir_at(now + SOONEST);
         let contents = self.spare.pop().unwrap_or_default();
-        self.register(now, len, true, contents);
+        self.register(now, len, (true, false), contents);
         Some(len)
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct InFlow {
     pub(crate) source: u64,
     pub(crate) accepted: bool,
     pub(crate) refused: u8,
+    /// The answer to its opening waits to go, or is under way.
+    pub(crate) answering: bool,
     /// Reliable: the next to hand on.
     next: u64,
     held: BTreeMap<u64, (Message, Lies)>,
@@ -77,6 +79,7 @@ impl InFlow {
             source,
             accepted: false,
             refused: 0,
+            answering: false,
             next: 0,
             held: BTreeMap::new(),
             doubt: VecDeque::new(),

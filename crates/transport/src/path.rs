@@ -309,6 +309,8 @@ pub struct Path {
     pub(crate) counter: u64,
     pub(crate) seen: Seen,
     pub(crate) sent: VecDeque<Sent>,
+    /// How many of them are quiet and not done.
+    pub(crate) unheard: usize,
     pub(crate) spare: Vec<Vec<Content>>,
     pub(crate) largest_acked: u64,
     pub(crate) unacked: u32,
@@ -365,6 +367,7 @@ impl Path {
             counter: 1,
             seen: Seen::default(),
             sent: VecDeque::new(),
+            unheard: 0,
             spare: Vec::new(),
             largest_acked: 0,
             unacked: 0,
@@ -552,8 +555,7 @@ impl Path {
     pub fn accept(&mut self, flow: u32, cursor: u64) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.accept(cursor, self.config.credit_messages, self.config.credit_bytes);
-            self.control.push_back(Content::Answer(flow));
-            self.stir();
+            self.say_answer(flow);
         }
     }
 
@@ -561,8 +563,7 @@ impl Path {
     pub fn refuse(&mut self, flow: u32, status: u8) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.refused = status.max(1);
-            self.control.push_back(Content::Answer(flow));
-            self.stir();
+            self.say_answer(flow);
         }
     }
 
@@ -718,17 +719,18 @@ impl Path {
         self.counter = 1;
         self.seen = Seen::default();
         self.sent.clear();
+        self.unheard = 0;
         (self.largest_acked, self.unacked, self.backoff, self.probes) = (0, 0, 0, 0);
         (self.ack_due, self.credit_due, self.loss_at) = (None, None, None);
         self.credits.clear();
         self.rtt = Rtt::default();
         self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
-        self.control.clear();
         self.turns.clear();
         let flows: Vec<u32> = self.incoming.keys().copied().collect();
         for flow in flows {
             self.end_incoming(flow);
         }
+        self.control.clear();
         // The next connection numbers its flows anew.
         self.ended.clear();
         self.closed.clear();
@@ -756,19 +758,38 @@ impl Path {
         }
         self.events.extend(incoming.take_held().into_iter().map(Event::Discard));
         self.events.push_back(Event::Ended { flow, account: incoming.account() });
-        self.ended.insert(flow, incoming.account());
+        self.say_closed(flow, incoming.account());
     }
 
-    /// The last account of an incoming flow that has ended, as long as it is remembered.
-    pub(crate) fn last_account(&self, flow: u32) -> Option<Account> {
-        let closed = || self.closed.iter().find(|closed| closed.0 == flow).map(|closed| closed.1);
-        self.ended.get(&flow).copied().or_else(closed)
+    /// The peer is told of a flow's end until it has heard it.
+    pub(crate) fn say_closed(&mut self, flow: u32, account: Account) {
+        self.ended.insert(flow, account);
+        self.control.push_back(Content::Closed(flow));
+    }
+
+    /// Whether the peer has heard so little of what became of its flows that it is to hear it before there are others.
+    pub(crate) fn has_many_ended(&self) -> bool {
+        self.ended.len() >= self.config.flows + CLOSED
+    }
+
+    /// The last account of an incoming flow that has ended and of which the peer has heard that, as long as it is remembered.
+    pub(crate) fn closed_account(&self, flow: u32) -> Option<Account> {
+        self.closed.iter().find(|closed| closed.0 == flow).map(|closed| closed.1)
     }
 
     pub(crate) fn remember_closed(&mut self, flow: u32, account: Account) {
         self.closed.push_back((flow, account));
         if self.closed.len() > CLOSED {
             self.closed.pop_front();
+        }
+    }
+
+    /// The answer to a flow's opening goes, unless it is on its way: it goes until the peer has it, however often that asks.
+    pub(crate) fn say_answer(&mut self, flow: u32) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.answering) {
+            incoming.answering = true;
+            self.control.push_back(Content::Answer(flow));
+            self.stir();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
+use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
 use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Refused};
@@ -17,7 +17,7 @@ use crate::transmit::Content;
 /// a loss nearly as soon, and does not mistake reordering for it.
 const OVERTAKEN: u64 = 32;
 
-/// Accounts of flows that ended are answered again for as long as the connection stands and they are remembered.
+/// See [`FlowAck::status`].
 const REFUSED_NO_ROOM: u8 = 3;
 
 /// Where a payload is.
@@ -90,7 +90,7 @@ impl Path {
                 Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
                 Record::FlowAck(ack) => self.answered(&ack),
                 Record::Credit(credit) => self.credited(&credit),
-                Record::Close(close) => self.told(now, &close),
+                Record::Close(close) => no_room |= !self.told(now, &close),
                 Record::Closed(closed) => self.has_closed(&closed),
                 Record::Bye => bye = true,
                 Record::Hello(_) | Record::Ping | Record::Unknown(_) => {}
@@ -327,12 +327,15 @@ impl Path {
         if let Some(incoming) = self.incoming.get(&open.flow) {
             // A repetition. While the user has not answered, the answer is still to come.
             if incoming.accepted || incoming.refused != 0 {
-                self.control.push_back(Content::Answer(open.flow));
+                self.say_answer(open.flow);
             }
             return true;
         }
-        if self.last_account(open.flow).is_some() {
+        if self.ended.contains_key(&open.flow) || self.closed_account(open.flow).is_some() {
             return true;
+        }
+        if self.has_many_ended() {
+            return false;
         }
         let source = self.new_source();
         let mut incoming = InFlow::new(open, domain, source);
@@ -341,7 +344,7 @@ impl Path {
             incoming.refused = REFUSED_NO_ROOM;
             return self.incoming.len() < self.config.flows * 2 && {
                 self.incoming.insert(open.flow, incoming);
-                self.control.push_back(Content::Answer(open.flow));
+                self.say_answer(open.flow);
                 true
             };
         }
@@ -388,7 +391,8 @@ impl Path {
         self.try_close(flow);
     }
 
-    fn told(&mut self, now: Duration, close: &Close) {
+    /// False if there is no room for the flow's end yet.
+    fn told(&mut self, now: Duration, close: &Close) -> bool {
         let flow = close.flow;
         if let Some(incoming) = self.incoming.get_mut(&flow) {
             incoming.told(close.end);
@@ -398,21 +402,22 @@ impl Path {
             if incoming.is_complete() {
                 // Whatever comes after this flow need not wait.
                 self.end_incoming(flow);
-                self.control.push_back(Content::Closed(flow));
-                return;
+                return true;
             }
             if !self.ticking {
                 // Soon, not at once: what was sent before may still be on its way.
                 self.next_tick = now + self.rtt.reordering();
             }
             self.ticking = true;
-        } else if close.last {
-            // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
-            if self.last_account(flow).is_none() {
-                self.remember_closed(flow, Account::default());
+        } else if close.last && !self.ended.contains_key(&flow) {
+            if self.has_many_ended() {
+                return false;
             }
-            self.control.push_back(Content::Closed(flow));
+            // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
+            let account = self.closed_account(flow).unwrap_or_default();
+            self.say_closed(flow, account);
         }
+        true
     }
 
     fn has_closed(&mut self, closed: &Closed) {
@@ -436,6 +441,7 @@ impl Path {
                     continue;
                 }
                 sent.done = true;
+                self.unheard -= usize::from(sent.quiet);
                 let answers = |content: &&Content| matches!(content, Content::Answer(_) | Content::Closed(_));
                 answered.extend(sent.contents.iter().filter(answers));
                 if sent.counter == ack.largest {
@@ -460,9 +466,13 @@ impl Path {
     /// The peer has heard this: what was kept for it is not needed any more.
     fn has_answer(&mut self, answer: Content) {
         match answer {
-            // Nothing is kept of what was refused.
-            Content::Answer(flow) if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) => {
-                self.incoming.remove(&flow);
+            Content::Answer(flow) => {
+                let Some(incoming) = self.incoming.get_mut(&flow) else { return };
+                incoming.answering = false;
+                // Nothing is kept of what was refused.
+                if incoming.refused != 0 {
+                    self.incoming.remove(&flow);
+                }
             }
             Content::Closed(flow) => {
                 if let Some(account) = self.ended.remove(&flow) {
@@ -506,6 +516,7 @@ impl Path {
     fn requeue(&mut self, at: usize) {
         let Some(sent) = self.sent.get_mut(at) else { return };
         sent.done = true;
+        self.unheard -= usize::from(sent.quiet);
         self.stats.lost_frames += 1;
         let mut contents = core::mem::take(&mut sent.contents);
         for &content in &contents {

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use insane_wire::frame::control::{Close, FlowOpen};
+use insane_wire::frame::record::Message;
+use insane_wire::frame::{FrameBuilder, Header};
+
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::path::{Event, Path, Store};
 use crate::payloads::Payloads;
@@ -80,6 +84,18 @@ impl Pair {
         }
         self.events();
         self.now += MS;
+    }
+
+    /// A frame of the first end with records that it would not write.
+    fn by_hand(&mut self, write: impl FnOnce(&mut FrameBuilder<'_>)) -> Vec<u8> {
+        let (mut bytes, end) = (Vec::new(), &mut self.ends[0]);
+        let connection = end.peer.map_or(0, |peer| peer.send);
+        let header = Header { domain: 1, connection, counter: end.counter, ..Header::default() };
+        end.counter += 1;
+        let mut frame = FrameBuilder::new(&mut bytes, header, 65_528);
+        write(&mut frame);
+        frame.finish();
+        bytes
     }
 
     fn open(&mut self, epoch: u128, reliable: bool) -> u32 {
@@ -197,4 +213,59 @@ fn windows_around_a_cut(cut_ms: u32) -> Vec<u64> {
         }
     }
     windows
+}
+
+/// A peer that asks and asks and never acknowledges an answer: what is kept for it has an end, and it gets its answers when it hears again.
+#[test]
+fn what_is_kept_for_a_peer_that_acknowledges_nothing_has_an_end() {
+    let mut pair = Pair::new(Config { flows: 64, credit_messages: 4, ..Config::default() });
+    let flow = pair.open(1, false);
+    (0..20).for_each(|_| pair.step());
+    pair.told.clear();
+    let opens = |n: u32| FlowOpen { flow: 100 + n, reliable: true, epoch: 7, channel: 1, first: 1 };
+    let mut came = 0;
+    for n in 0..10_000u32 {
+        let frame = pair.by_hand(|frame| {
+            // Ends of flows that were never there, openings that were accepted already, a flow that comes and goes.
+            (0..90).for_each(|close| {
+                frame.close(&Close { flow: 10_000 + n * 90 + close, end: 0, last: true });
+            });
+            (0..32).for_each(|open| {
+                frame.flow_open(&opens(open));
+            });
+            frame.flow_open(&opens(200 + n));
+            frame.close(&Close { flow: 300 + n, end: 0, last: true });
+        });
+        let data = pair.by_hand(|frame| {
+            frame.message(&Message { flow, index: n, sequence: u64::from(n) + 1, ..Message::default() }, &[0; 64]);
+        });
+        let _ = pair.ends[1].receive(pair.now, &frame, 0, &mut Nothing);
+        assert_eq!(pair.ends[1].receive(pair.now, &data, 0, &mut Nothing).result, Ok(()));
+        while let Some(event) = pair.ends[1].event() {
+            match event {
+                Event::Requested { open, .. } => pair.ends[1].accept(open.flow, 0),
+                Event::Message { flow, .. } => {
+                    came += 1;
+                    pair.ends[1].consumed(flow, 1, 64);
+                }
+                _ => {}
+            }
+        }
+        // Nobody hears the answers.
+        let answers = pair.frames(1);
+        assert!(pair.ends[1].control.is_empty() || pair.ends[1].timeout().is_some_and(|at| at > pair.now), "it spins");
+        assert!(answers.len() < 1000, "{} frames", answers.len());
+        pair.now += MS;
+        let end = &pair.ends[1];
+        assert!(end.sent.len() <= 5000 && end.control.len() <= 5000 && end.ended.len() <= 5000, "after {n} ms");
+    }
+    assert_eq!(came, 10_000, "what it sends arrives all the same");
+    // It hears again.
+    pair.ends[0].on_time(pair.now);
+    (0..3000).for_each(|_| pair.step());
+    let end = &pair.ends[1];
+    assert!(end.control.is_empty() && end.ended.is_empty() && end.sent.len() < 10, "{} frames", end.sent.len());
+    let late = pair.open(2, true);
+    (0..20).for_each(|_| pair.step());
+    assert!(pair.told.contains(&Event::Accepted { flow: late }));
 }
