@@ -87,7 +87,8 @@ impl Path {
         let first = incoming.index(message.index);
         if incoming.open.reliable {
             let hand_on = |message, lies| events.push_back(Event::Message { flow, message, lies });
-            if !incoming.came_next(first, count, || (), hand_on) {
+            let bytes = (len as u64 * u64::from(count), len as u64);
+            if !incoming.came_next((first, count), bytes, || (), hand_on) {
                 return None;
             }
         } else {

@@ -63,6 +63,15 @@ pub enum Lies {
     },
 }
 
+impl Lies {
+    pub(crate) fn bytes(&self) -> u64 {
+        match *self {
+            Self::Frame { len, .. } => len as u64,
+            Self::Slot { len, .. } => len.into(),
+        }
+    }
+}
+
 /// How a message's stay with the sender ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {

@@ -205,6 +205,15 @@ impl Path {
             }
             Verdict::Take => {}
         }
+        let whole = match (part, &payload) {
+            (Some((part, _)), _) => part.total.into(),
+            (None, Payload::InFrame { bytes, .. }) => bytes.len() as u64,
+            (None, Payload::Placed) => 0,
+        };
+        if incoming.open.reliable && !incoming.has_credit(whole, whole) {
+            self.stats.stray += 1;
+            return Taken::Done;
+        }
         let events = &mut self.events;
         let lies = match (part, payload) {
             (None, Payload::InFrame { token, at, bytes }) => Lies::Frame { token, at, len: bytes.len() },
@@ -262,7 +271,9 @@ impl Path {
         if incoming.open.reliable {
             let waited = core::cell::RefCell::new(events);
             let hand_on = |message, lies| waited.borrow_mut().push_back(Event::Message { flow, message, lies });
-            if incoming.came_next(first, count, || waited.borrow_mut().push_back(all), hand_on) {
+            let sizes = bundled(frame, place).map(|payload| payload.len as u64);
+            let bytes = sizes.fold((0, 0), |(all, largest): (u64, u64), one| (all + one, largest.max(one)));
+            if incoming.came_next((first, count), bytes, || waited.borrow_mut().push_back(all), hand_on) {
                 return 1;
             }
             // Something of it is missing before it, or is there: each for itself.
@@ -290,10 +301,11 @@ impl Path {
         let Some(incoming) = self.incoming.get_mut(&flow) else { return 0 };
         let (events, mut kept) = (&mut self.events, 0);
         for ((index, sequence), payload) in (first..).zip(head.sequence..).zip(bundled(frame, place)) {
+            let len = payload.len as u64;
             match incoming.judge(index) {
-                Verdict::Take => {}
+                Verdict::Take if incoming.has_credit(len, len) => {}
                 Verdict::Old => continue,
-                Verdict::Beyond => {
+                Verdict::Take | Verdict::Beyond => {
                     self.stats.stray += 1;
                     continue;
                 }

@@ -269,3 +269,36 @@ fn what_is_kept_for_a_peer_that_acknowledges_nothing_has_an_end() {
     (0..20).for_each(|_| pair.step());
     assert!(pair.told.contains(&Event::Accepted { flow: late }));
 }
+
+/// A sender that goes on beyond its credit of bytes: no more of it is held than the credit, a frame and a message.
+#[test]
+fn beyond_the_credit_of_bytes_nothing_is_held() {
+    let mut pair = Pair::new(Config { credit_bytes: 10_000, ..Config::default() });
+    let flow = pair.open(1, true);
+    (0..20).for_each(|_| pair.step());
+    let (mut held, payload) = (0, [7; 1000]);
+    for index in 1..1000 {
+        let sequence = u64::from(index) + 1;
+        let frame = pair.by_hand(|frame| {
+            frame.message(&Message { flow, index, sequence, ..Message::default() }, &payload);
+        });
+        let receipt = pair.ends[1].receive(pair.now, &frame, 0, &mut Nothing);
+        held += receipt.kept as usize * payload.len();
+    }
+    assert!((10_000..=10_000 + 65_528 + 1000).contains(&held), "{held} bytes");
+    assert_eq!(pair.ends[1].stats().stray as usize, 999 - held / 1000);
+    // A bundle is no way around it.
+    let after = pair.by_hand(|frame| {
+        let message = Message { flow, index: 2000, sequence: 2001, ..Message::default() };
+        frame.bundle_from(&message, 20, 20 * 1008, |out| {
+            (0..20).for_each(|_| {
+                out.extend_from_slice(&1000u64.to_le_bytes());
+                out.extend_from_slice(&payload);
+            });
+        });
+        frame.message(&Message { index: 3000, ..message }, &payload);
+    });
+    let before = pair.ends[1].stats().stray;
+    assert_eq!(pair.ends[1].receive(pair.now, &after, 0, &mut Nothing).kept, 0);
+    assert_eq!(pair.ends[1].stats().stray, before + 21);
+}
