@@ -10,6 +10,7 @@ use crate::config::Outgoing;
 use crate::inflow::Verdict;
 use crate::outflow::on_the_wire;
 use crate::path::{Event, Path, Row, TICK};
+use crate::receive::forget_parts;
 use crate::rtt::SOONEST;
 
 impl Path {
@@ -91,6 +92,7 @@ impl Path {
             if !incoming.came_next((first, count), bytes, || (), hand_on) {
                 return None;
             }
+            forget_parts(&mut self.unfinished, events, incoming, (first, count));
         } else {
             if incoming.judge_all(first, count) != Verdict::Take {
                 return None;

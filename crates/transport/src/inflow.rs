@@ -58,6 +58,8 @@ pub(crate) struct InFlow {
     /// Reliable: the bytes of all messages that came, handed on or held, and of the largest of them.
     came_bytes: u64,
     largest: u64,
+    /// Reliable: one past the largest index of which a part came.
+    parts_end: u64,
     /// Best effort: from `account.settled` on.
     doubt: VecDeque<Known>,
     /// Best effort: one past the largest index that was seen at the last tick but one, and at the last.
@@ -88,6 +90,7 @@ impl InFlow {
             held: BTreeMap::new(),
             came_bytes: 0,
             largest: 0,
+            parts_end: 0,
             doubt: VecDeque::new(),
             older: 0,
             newer: 0,
@@ -258,9 +261,17 @@ impl InFlow {
 
     /// A fragment of a message is there.
     pub(crate) fn partly(&mut self, index: u64) {
-        if !self.open.reliable {
+        if self.open.reliable {
+            self.parts_end = self.parts_end.max(index + 1);
+        } else {
             self.know(index, Known::Partly);
         }
+    }
+
+    /// Whether a part of this message of a reliable flow may be there, or of a later one.
+    #[inline]
+    pub(crate) fn may_have_parts(&self, index: u64) -> bool {
+        index < self.parts_end
     }
 
     /// A message could not be kept, or was never completed.

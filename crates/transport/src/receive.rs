@@ -1,11 +1,12 @@
 //! Taking frames.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
 use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
-use insane_wire::reassembly::{GivenUp, Key, Refused};
+use insane_wire::reassembly::{GivenUp, Key, Reassembler, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::landing::{Head, Run};
@@ -216,7 +217,10 @@ impl Path {
         }
         let events = &mut self.events;
         let lies = match (part, payload) {
-            (None, Payload::InFrame { token, at, bytes }) => Lies::Frame { token, at, len: bytes.len() },
+            (None, Payload::InFrame { token, at, bytes }) => {
+                forget_parts(&mut self.unfinished, events, incoming, (index, 1));
+                Lies::Frame { token, at, len: bytes.len() }
+            }
             (None, Payload::Placed) => return Taken::Done,
             (Some((part, len)), payload) => {
                 let (key, keep) = (Self::key(incoming, index), incoming.open.reliable);
@@ -274,6 +278,7 @@ impl Path {
             let sizes = bundled(frame, place).map(|payload| payload.len as u64);
             let bytes = sizes.fold((0, 0), |(all, largest): (u64, u64), one| (all + one, largest.max(one)));
             if incoming.came_next((first, count), bytes, || waited.borrow_mut().push_back(all), hand_on) {
+                forget_parts(&mut self.unfinished, waited.into_inner(), incoming, (first, count));
                 return 1;
             }
             // Something of it is missing before it, or is there: each for itself.
@@ -311,6 +316,7 @@ impl Path {
                 }
             }
             kept += 1;
+            forget_parts(&mut self.unfinished, events, incoming, (index, 1));
             let message = Message { index: index as u32, sequence, ..head };
             let lies = Lies::Frame { token, at: payload.at, len: payload.len };
             incoming.whole(index, message, lies, |message, lies| {
@@ -561,5 +567,20 @@ impl Path {
                 self.spare.push(sent.contents);
             }
         }
+    }
+}
+
+/// So many messages that follow each other are whole. If they were sent in parts before, those are not needed any more; a reliable flow's
+/// would be kept for ever.
+#[inline]
+pub(crate) fn forget_parts(
+    unfinished: &mut Reassembler,
+    events: &mut VecDeque<Event>,
+    incoming: &InFlow,
+    (first, count): (u64, u16),
+) {
+    if incoming.may_have_parts(first) {
+        let slots = (first..first + u64::from(count)).filter_map(|index| unfinished.forget(Path::key(incoming, index)));
+        events.extend(slots.map(|slot| Event::Discard(Lies::Slot { slot, len: 0 })));
     }
 }

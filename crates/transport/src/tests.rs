@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use insane_wire::frame::control::{Close, FlowOpen};
-use insane_wire::frame::record::Message;
+use insane_wire::frame::record::{Message, Part};
 use insane_wire::frame::{FrameBuilder, Header};
 
 use crate::config::{Config, FlowSpec, Outgoing};
-use crate::path::{Event, Path, Store};
+use crate::path::{Event, Lies, Path, Store};
 use crate::payloads::Payloads;
 
 const MS: Duration = Duration::from_millis(1);
@@ -301,4 +301,42 @@ fn beyond_the_credit_of_bytes_nothing_is_held() {
     let before = pair.ends[1].stats().stray;
     assert_eq!(pair.ends[1].receive(pair.now, &after, 0, &mut Nothing).kept, 0);
     assert_eq!(pair.ends[1].stats().stray, before + 21);
+}
+
+/// Frames have become smaller or larger meanwhile: a message that began in parts comes whole, in a frame with others or by itself, in a
+/// bundle, next or later.
+#[test]
+fn the_parts_of_a_message_that_comes_whole_are_given_up() {
+    for (way, first) in (0..3).flat_map(|way| [(way, 0u32), (way, 5)]) {
+        let mut pair = Pair::new(Config::default());
+        let flow = pair.open(1, true);
+        (0..20).for_each(|_| pair.step());
+        let message = Message { flow, index: first, sequence: u64::from(first) + 1, ..Message::default() };
+        let part = pair.by_hand(|frame| {
+            frame.fragment(&message, Part { total: 16, offset: 0 }, &[1; 8]);
+        });
+        pair.arrive(1, &part);
+        assert_eq!(pair.ends[1].unfinished.len(), 1);
+        let whole = pair.by_hand(|frame| {
+            let all = match way {
+                0 => frame.message(&message, &[1; 16]) && frame.ping(),
+                1 => frame.message(&message, &[1; 16]),
+                _ => frame.bundle_from(&message, 1, 24, |out| {
+                    out.extend_from_slice(&16u64.to_le_bytes());
+                    out.extend_from_slice(&[1; 16]);
+                }),
+            };
+            assert!(all);
+        });
+        pair.told.clear();
+        let row = if way == 1 { pair.ends[1].receive_alone(pair.now, &whole) } else { None };
+        assert_eq!(row.is_some(), way == 1 && first == 0);
+        if row.is_none() {
+            pair.arrive(1, &whole);
+        }
+        pair.events();
+        let discarded = Event::Discard(Lies::Slot { slot: 1, len: 0 });
+        assert_eq!(pair.told.iter().filter(|event| **event == discarded).count(), 1, "way {way}, message {first}");
+        assert!(pair.ends[1].unfinished.is_empty());
+    }
 }
