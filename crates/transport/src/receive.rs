@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
-use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
+use insane_wire::frame::{CHECKED, FrameError, Header, MAX_COUNTER, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Reassembler, Refused};
 
 use crate::inflow::{InFlow, Verdict};
@@ -59,6 +59,10 @@ impl Path {
         if self.config.checked && header.flags & CHECKED == 0 {
             self.stats.malformed += 1;
             return Err(FrameError::Flags { found: header.flags }.into());
+        }
+        if header.flags & SEALED != 0 {
+            self.stats.foreign += 1;
+            return Err(Rejected::Sealed);
         }
         if header.connection == 0 {
             return self.receive_hello(now, records);
@@ -133,16 +137,16 @@ impl Path {
 
     /// Whether a frame is of this connection and new.
     fn admit(&mut self, now: Duration, header: &Header) -> Result<Peer, Rejected> {
-        if header.flags & SEALED != 0 {
-            self.stats.foreign += 1;
-            return Err(Rejected::Sealed);
-        }
         let Some(peer) = self.peer.filter(|peer| peer.receive == header.connection) else {
             self.stats.foreign += 1;
             // It may be of a peer that does not know that this side has begun anew.
             self.hello_soon(now);
             return Err(Rejected::Foreign);
         };
+        if header.counter > MAX_COUNTER {
+            self.stats.malformed += 1;
+            return Err(FrameError::Counter { found: header.counter }.into());
+        }
         if !self.seen.is_new(header.counter) {
             self.stats.duplicates += 1;
             return Err(Rejected::Duplicate);

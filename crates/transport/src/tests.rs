@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use insane_wire::frame::control::{Close, FlowOpen};
+use insane_wire::frame::control::{Close, FlowOpen, Hello};
 use insane_wire::frame::record::{Message, Part};
-use insane_wire::frame::{FrameBuilder, Header};
+use insane_wire::frame::{FrameBuilder, FrameError, Header, MAX_COUNTER, SEALED};
 
 use crate::config::{Config, FlowSpec, Outgoing};
-use crate::path::{Event, Lies, Path, Store};
+use crate::path::{Event, Lies, Path, Rejected, Store};
 use crate::payloads::Payloads;
 
 const MS: Duration = Duration::from_millis(1);
@@ -91,7 +91,7 @@ impl Pair {
         let (mut bytes, end) = (Vec::new(), &mut self.ends[0]);
         let connection = end.peer.map_or(0, |peer| peer.send);
         let header = Header { domain: 1, connection, counter: end.counter, ..Header::default() };
-        end.counter += 1;
+        end.counter = end.counter.wrapping_add(1);
         let mut frame = FrameBuilder::new(&mut bytes, header, 65_528);
         write(&mut frame);
         frame.finish();
@@ -338,5 +338,46 @@ fn the_parts_of_a_message_that_comes_whole_are_given_up() {
         let discarded = Event::Discard(Lies::Slot { slot: 1, len: 0 });
         assert_eq!(pair.told.iter().filter(|event| **event == discarded).count(), 1, "way {way}, message {first}");
         assert!(pair.ends[1].unfinished.is_empty());
+    }
+}
+
+#[test]
+fn a_sealed_frame_is_refused_and_counted_whatever_is_in_it() {
+    let mut pair = Pair::apart(Config::default());
+    for connection in [0, 7] {
+        let mut bytes = Vec::new();
+        let header = Header { flags: SEALED, key: 1, connection, counter: 1, ..Header::default() };
+        let mut frame = FrameBuilder::new(&mut bytes, header, 1472);
+        frame.hello(&Hello { incarnation: 9, echo: pair.ends[1].own, max_frame: 1472, ..Hello::default() });
+        frame.finish();
+        bytes.extend_from_slice(&[0; 16]);
+        let before = pair.ends[1].stats().foreign;
+        let receipt = pair.ends[1].receive(pair.now, &bytes, 0, &mut Nothing);
+        assert_eq!(receipt.result, Err(Rejected::Sealed), "connection {connection}");
+        assert_eq!((pair.ends[1].stats().foreign, pair.ends[1].is_connected()), (before + 1, false));
+    }
+}
+
+/// What comes after the largest number that is taken does not overflow.
+#[test]
+fn a_frame_number_that_no_connection_comes_to_is_refused() {
+    for (found, taken) in [(u64::MAX, false), (u64::MAX - 1, false), (MAX_COUNTER + 1, false), (MAX_COUNTER, true)] {
+        let mut pair = Pair::new(Config::default());
+        let flow = pair.open(1, false);
+        (0..20).for_each(|_| pair.step());
+        let after = if taken { found + 1 } else { pair.ends[1].seen.largest() + 1 };
+        let [far, next] = [(0, found), (1, after)].map(|(index, counter)| {
+            pair.ends[0].counter = counter;
+            let message = Message { flow, index, sequence: u64::from(index) + 1, ..Message::default() };
+            pair.by_hand(|frame| {
+                frame.message(&message, &[1; 8]);
+            })
+        });
+        let refused = Err(Rejected::Malformed(FrameError::Counter { found }));
+        let receipt = pair.ends[1].receive(pair.now, &far, 0, &mut Nothing);
+        assert_eq!(receipt.result, if taken { Ok(()) } else { refused });
+        assert_eq!(pair.ends[1].stats().malformed, u64::from(!taken));
+        pair.events();
+        assert!(pair.ends[1].receive_alone(pair.now, &next).is_some(), "what is next is taken: {found}");
     }
 }
