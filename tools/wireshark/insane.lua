@@ -1,7 +1,8 @@
 -- Dissects the frames of INSANE over UDP; the format is in docs/wire-format.md.
 --
 -- Wireshark: copy it into the personal Lua plugin folder (Help, About, Folders). tshark: -X lua_script:insane.lua
--- Frames are known by their first bytes on any port. Sealed frames show their header alone.
+-- Frames are known by their first bytes on any port. Sealed frames show their header alone. A packet may hold several frames that were
+-- joined: captures on the sending host show what the kernel or the network card cuts later.
 
 local insane = Proto("insane", "INSANE frame")
 
@@ -132,6 +133,9 @@ local control = {
     end,
 }
 
+-- The flags that are not given out yet: a record with one of them is refused. Bundles have no times.
+local unknown = { [1] = 0x0c, [2] = 0x0c, [4] = 0xfe, [5] = 0xfe, [8] = 0xfe, [12] = 0x0f }
+
 -- The bytes of the optional fields that a message's flags speak of.
 local function options(flags)
     return (bit.band(flags, 1) ~= 0 and 8 or 0) + (bit.band(flags, 2) ~= 0 and 8 or 0)
@@ -180,7 +184,8 @@ local function records(tree, frame, stop)
         local head_bytes = 8
         if kind == 1 then head_bytes = 24 + options(flags) elseif kind == 2 then head_bytes = 32 + options(flags)
         elseif kind == 12 then head_bytes = 32 end
-        if at + head_bytes + length > stop or length < (least[kind] or 0) then
+        local known = bit.band(flags, unknown[kind] or 0) == 0
+        if at + head_bytes + length > stop or length < (least[kind] or 0) or not known then
             tree:add_proto_expert_info(malformed)
             return names
         end
@@ -226,10 +231,24 @@ local function is_frame(buffer)
         and buffer(4, 2):le_uint() <= buffer:len()
 end
 
+-- How far apart the frames lie: all but the last of one length, each perhaps filled up with zeros. All bytes if there is only one.
+local function stride(buffer)
+    local at, all = buffer(4, 2):le_uint(), buffer:len()
+    while at < all and buffer(at, 1):uint() == 0 do at = at + 1 end
+    if at < all and is_frame(buffer(at):tvb()) then return at end
+    return all
+end
+
 function insane.dissector(buffer, pinfo, root)
     if not is_frame(buffer) then return 0 end
     pinfo.cols.protocol = "INSANE"
-    pinfo.cols.info = table.concat(dissect_one(buffer, pinfo, root), ", ")
+    local step, infos = stride(buffer), {}
+    for at = 0, buffer:len() - 1, step do
+        local frame = buffer(at, math.min(step, buffer:len() - at)):tvb()
+        if not is_frame(frame) then break end
+        infos[#infos + 1] = table.concat(dissect_one(frame, pinfo, root), ", ")
+    end
+    pinfo.cols.info = table.concat(infos, "; ")
     return buffer:len()
 end
 

@@ -10,6 +10,7 @@ use crate::config::Outgoing;
 use crate::inflow::Verdict;
 use crate::outflow::on_the_wire;
 use crate::path::{Event, Path, Row, TICK};
+use crate::receive::forget_parts;
 use crate::rtt::SOONEST;
 
 impl Path {
@@ -47,7 +48,7 @@ impl Path {
         // Its acknowledgement is not waited for in vain sooner.
         self.stir_at(now + SOONEST);
         let contents = self.spare.pop().unwrap_or_default();
-        self.register(now, len, true, contents);
+        self.register(now, len, (true, false), contents);
         Some(len)
     }
 
@@ -87,9 +88,11 @@ impl Path {
         let first = incoming.index(message.index);
         if incoming.open.reliable {
             let hand_on = |message, lies| events.push_back(Event::Message { flow, message, lies });
-            if !incoming.came_next(first, count, || (), hand_on) {
+            let bytes = (len as u64 * u64::from(count), len as u64);
+            if !incoming.came_next((first, count), bytes, || (), hand_on) {
                 return None;
             }
+            forget_parts(&mut self.unfinished, events, incoming, (first, count));
         } else {
             if incoming.is_late(first) || incoming.judge_all(first, count) != Verdict::Take {
                 return None;

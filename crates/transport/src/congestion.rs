@@ -37,7 +37,7 @@ pub(crate) struct Congestion {
     room: f64,
     in_flight: u64,
     frames: u64,
-    /// Losses of frames that were sent before this are part of one that was answered already.
+    /// Losses of frames that were sent before this were answered already. After time-outs, until the next answer, all were.
     answered: Duration,
     base: Duration,
     base_at: Duration,
@@ -151,7 +151,9 @@ impl Congestion {
         self.frames = self.frames.saturating_sub(1);
     }
 
+    /// The peer has answered, after so long.
     pub(crate) fn delay(&mut self, now: Duration, sample: Duration, smoothed: Duration) {
+        self.answered = self.answered.min(now);
         if sample <= self.base || now.saturating_sub(self.base_at) > MEMORY {
             (self.base, self.base_at) = (sample, now);
         }
@@ -185,10 +187,14 @@ impl Congestion {
         }
     }
 
-    /// Nothing was answered for a long time: begin anew.
+    /// Nothing was answered for a long time: begin anew, and grow fast up to half of what was possible before. The second time it is known
+    /// already how much that is (RFC 5681 §3.1), and what is lost until the next answer comes needs no other ([`Self::delay`]).
     pub(crate) fn collapsed(&mut self) {
-        self.threshold = (self.window / 2.0).max(self.frame * 4.0);
-        self.window = self.frame * 4.0;
+        let least = self.frame * 4.0;
+        if self.window > least {
+            self.threshold = (self.window / 2.0).max(least);
+        }
+        (self.window, self.answered) = (least, Duration::MAX);
     }
 
     fn cut(&mut self, factor: f64) {
@@ -217,6 +223,29 @@ mod tests {
         assert_eq!(c.window(), cut);
         c.lost(MS * 30, 1000, MS * 20);
         assert!(c.window() < cut);
+    }
+
+    #[test]
+    fn after_time_outs_it_grows_fast_to_half_of_what_it_was() {
+        let mut c = Congestion::new(false, 1000);
+        c.acknowledged(1_000_000 - 32_000, true);
+        assert_eq!(c.window(), 1_000_000);
+        (0..3).for_each(|_| c.collapsed());
+        assert_eq!((c.window(), c.threshold as u64), (4000, 500_000));
+        // What went until the next answer is found to be lost when that comes.
+        c.lost(MS * 390, 1000, MS * 250);
+        c.delay(MS * 400, MS * 20, MS * 20);
+        c.lost(MS * 400, 1000, MS * 390);
+        assert_eq!((c.window(), c.threshold as u64), (4000, 500_000));
+        // What goes after it is lost for another reason.
+        c.acknowledged(100_000, true);
+        c.lost(MS * 500, 1000, MS * 450);
+        assert_eq!(c.threshold as u64, 72_800);
+        // Of what is less than a few frames nothing is taken.
+        let mut c = Congestion::new(false, 1000);
+        c.window = 5000.0;
+        c.collapsed();
+        assert_eq!((c.window(), c.threshold as u64), (4000, 4000));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use insane_wire::frame::MAX_FRAME_BYTES;
 use insane_wire::frame::control::{Account, FlowOpen};
 use insane_wire::frame::record::Message;
 
@@ -49,9 +50,16 @@ pub(crate) struct InFlow {
     pub(crate) source: u64,
     pub(crate) accepted: bool,
     pub(crate) refused: u8,
+    /// The answer to its opening waits to go, or is under way.
+    pub(crate) answering: bool,
     /// Reliable: the next to hand on.
     next: u64,
     held: BTreeMap<u64, (Message, Lies)>,
+    /// Reliable: the bytes of all messages that came, handed on or held, and of the largest of them.
+    came_bytes: u64,
+    largest: u64,
+    /// Reliable: one past the largest index of which a part came.
+    parts_end: u64,
     /// Best effort: from `account.settled` on.
     doubt: VecDeque<Known>,
     /// Best effort: one past the largest index that was seen at the last tick but one, and at the last.
@@ -79,8 +87,12 @@ impl InFlow {
             source,
             accepted: false,
             refused: 0,
+            answering: false,
             next: 0,
             held: BTreeMap::new(),
+            came_bytes: 0,
+            largest: 0,
+            parts_end: 0,
             doubt: VecDeque::new(),
             older: 0,
             newer: 0,
@@ -161,6 +173,20 @@ impl InFlow {
         }
     }
 
+    /// Whether so many bytes more, of messages of which the largest has `largest`, are within the credit of bytes. A sender that keeps it
+    /// begins one message, or what a frame has of a bundle, before it is used up; which that was is not known here: the largest perhaps.
+    #[inline]
+    pub(crate) fn has_credit(&self, bytes: u64, largest: u64) -> bool {
+        let most = self.limit_bytes.saturating_add(MAX_FRAME_BYTES as u64).saturating_add(self.largest.max(largest));
+        self.came_bytes + bytes <= most
+    }
+
+    #[inline]
+    fn takes_credit(&mut self, bytes: u64, largest: u64) {
+        self.came_bytes += bytes;
+        self.largest = self.largest.max(largest);
+    }
+
     /// Whether all of so many messages that follow each other are wanted.
     pub(crate) fn judge_all(&self, first: u64, count: u16) -> Verdict {
         let last = first.saturating_add(u64::from(count) - 1);
@@ -187,20 +213,22 @@ impl InFlow {
         self.dirty = true;
     }
 
-    /// Reliable: so many messages that follow each other are the next, and what is held comes after them. Then they count as handed on,
-    /// and so does, by `hand_on`, what waited for them.
+    /// Reliable: so many messages that follow each other, with so many bytes and the largest with so many of them, are the next, and what
+    /// is held comes after them. Then they count as handed on, and so does, by `hand_on`, what waited for them.
     pub(crate) fn came_next(
         &mut self,
-        first: u64,
-        count: u16,
+        (first, count): (u64, u16),
+        (bytes, largest): (u64, u64),
         mut before: impl FnMut(),
         hand_on: impl FnMut(Message, Lies),
     ) -> bool {
         let end = first.saturating_add(count.into());
         let free = self.held.first_key_value().is_none_or(|(held, _)| *held >= end);
-        if !self.accepted || first != self.next || end > self.limit_index || !free {
+        let has_credit = self.has_credit(bytes, largest);
+        if !self.accepted || first != self.next || end > self.limit_index || !free || !has_credit {
             return false;
         }
+        self.takes_credit(bytes, largest);
         self.next = end;
         before();
         self.hand_on_held(hand_on);
@@ -226,6 +254,7 @@ impl InFlow {
             hand_on(message, lies);
             return;
         }
+        self.takes_credit(lies.bytes(), lies.bytes());
         if index != self.next {
             self.held.insert(index, (message, lies));
             return;
@@ -237,9 +266,17 @@ impl InFlow {
 
     /// A fragment of a message is there.
     pub(crate) fn partly(&mut self, index: u64) {
-        if !self.open.reliable {
+        if self.open.reliable {
+            self.parts_end = self.parts_end.max(index + 1);
+        } else {
             self.know(index, Known::Partly);
         }
+    }
+
+    /// Whether a part of this message of a reliable flow may be there, or of a later one.
+    #[inline]
+    pub(crate) fn may_have_parts(&self, index: u64) -> bool {
+        index < self.parts_end
     }
 
     /// A message could not be kept, or was never completed.

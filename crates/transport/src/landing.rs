@@ -429,6 +429,9 @@ impl Path {
         let here = |&at: &usize| self.guesses.all.get(at).is_some_and(|guess| guess.slot == slot);
         if let Some(guess) = self.guesses.find(flow, index, total).filter(here) {
             self.expect(now, (key, total, keep), Some(guess), |_| None)?;
+            if let Some(incoming) = self.incoming.get_mut(&flow).filter(|_| keep) {
+                incoming.partly(index);
+            }
         }
         let (there, missing) = self.unfinished.missing(key, head.part.offset)?;
         let belongs = there == slot && size <= missing;

@@ -97,6 +97,8 @@ mod payloads;
 mod receive;
 mod rtt;
 mod seen;
+#[cfg(test)]
+mod tests;
 mod transmit;
 mod turns;
 

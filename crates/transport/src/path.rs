@@ -39,7 +39,7 @@ const CREDIT_RELIABLE: u32 = 8;
 /// How many former incarnations of the peer are known never to come back.
 const RETIRED: usize = 16;
 
-/// How many closed flows' accounts are kept to be said again.
+/// How many closed flows' accounts are kept to be said again after the peer has had them.
 const CLOSED: usize = 1024;
 
 /// Where a message's payload lies.
@@ -61,6 +61,15 @@ pub enum Lies {
         /// How many bytes.
         len: u32,
     },
+}
+
+impl Lies {
+    pub(crate) fn bytes(&self) -> u64 {
+        match *self {
+            Self::Frame { len, .. } => len as u64,
+            Self::Slot { len, .. } => len.into(),
+        }
+    }
 }
 
 /// How a message's stay with the sender ended.
@@ -309,6 +318,8 @@ pub struct Path {
     pub(crate) counter: u64,
     pub(crate) seen: Seen,
     pub(crate) sent: VecDeque<Sent>,
+    /// How many of them are quiet and not done.
+    pub(crate) unheard: usize,
     pub(crate) spare: Vec<Vec<Content>>,
     pub(crate) largest_acked: u64,
     pub(crate) unacked: u32,
@@ -335,7 +346,9 @@ pub struct Path {
     next_flow: u32,
     pub(crate) incoming: Keyed<u32, InFlow>,
     next_source: u64,
-    pub(crate) closed: VecDeque<(u32, Account)>,
+    /// The accounts of incoming flows that have ended, until the peer has them; then they are among the closed ones.
+    pub(crate) ended: Keyed<u32, Account>,
+    closed: VecDeque<(u32, Account)>,
     pub(crate) control: VecDeque<Content>,
     pub(crate) unfinished: Reassembler,
     pub(crate) guesses: Guesses,
@@ -363,6 +376,7 @@ impl Path {
             counter: 1,
             seen: Seen::default(),
             sent: VecDeque::new(),
+            unheard: 0,
             spare: Vec::new(),
             largest_acked: 0,
             unacked: 0,
@@ -387,6 +401,7 @@ impl Path {
             next_flow: 1,
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(41))),
             next_source: 0,
+            ended: Keyed::with_hasher(Key::new(seed.rotate_left(29))),
             closed: VecDeque::new(),
             control: VecDeque::new(),
             unfinished: Reassembler::new(config.reassembly),
@@ -549,8 +564,7 @@ impl Path {
     pub fn accept(&mut self, flow: u32, cursor: u64) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.accept(cursor, self.config.credit_messages, self.config.credit_bytes);
-            self.control.push_back(Content::Answer(flow));
-            self.stir();
+            self.say_answer(flow);
         }
     }
 
@@ -558,8 +572,7 @@ impl Path {
     pub fn refuse(&mut self, flow: u32, status: u8) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.accepted) {
             incoming.refused = status.max(1);
-            self.control.push_back(Content::Answer(flow));
-            self.stir();
+            self.say_answer(flow);
         }
     }
 
@@ -715,18 +728,20 @@ impl Path {
         self.counter = 1;
         self.seen = Seen::default();
         self.sent.clear();
+        self.unheard = 0;
         (self.largest_acked, self.unacked, self.backoff, self.probes) = (0, 0, 0, 0);
         (self.ack_due, self.credit_due, self.loss_at) = (None, None, None);
         self.credits.clear();
         self.rtt = Rtt::default();
         self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
-        self.control.clear();
         self.turns.clear();
         let flows: Vec<u32> = self.incoming.keys().copied().collect();
         for flow in flows {
             self.end_incoming(flow);
         }
+        self.control.clear();
         // The next connection numbers its flows anew.
+        self.ended.clear();
         self.closed.clear();
         let events = &mut self.events;
         events.push_back(Event::Lost(reason));
@@ -752,13 +767,38 @@ impl Path {
         }
         self.events.extend(incoming.take_held().into_iter().map(Event::Discard));
         self.events.push_back(Event::Ended { flow, account: incoming.account() });
-        self.remember_closed(flow, incoming.account());
+        self.say_closed(flow, incoming.account());
+    }
+
+    /// The peer is told of a flow's end until it has heard it.
+    pub(crate) fn say_closed(&mut self, flow: u32, account: Account) {
+        self.ended.insert(flow, account);
+        self.control.push_back(Content::Closed(flow));
+    }
+
+    /// Whether the peer has heard so little of what became of its flows that it is to hear it before there are others.
+    pub(crate) fn has_many_ended(&self) -> bool {
+        self.ended.len() >= self.config.flows + CLOSED
+    }
+
+    /// The last account of an incoming flow that has ended and of which the peer has heard that, as long as it is remembered.
+    pub(crate) fn closed_account(&self, flow: u32) -> Option<Account> {
+        self.closed.iter().find(|closed| closed.0 == flow).map(|closed| closed.1)
     }
 
     pub(crate) fn remember_closed(&mut self, flow: u32, account: Account) {
         self.closed.push_back((flow, account));
         if self.closed.len() > CLOSED {
             self.closed.pop_front();
+        }
+    }
+
+    /// The answer to a flow's opening goes, unless it is on its way: it goes until the peer has it, however often that asks.
+    pub(crate) fn say_answer(&mut self, flow: u32) {
+        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| !incoming.answering) {
+            incoming.answering = true;
+            self.control.push_back(Content::Answer(flow));
+            self.stir();
         }
     }
 

@@ -1,11 +1,12 @@
 //! Taking frames.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use insane_wire::frame::control::{Account, Ack, Close, Closed, Credit, FlowAck, FlowOpen};
+use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
-use insane_wire::frame::{CHECKED, FrameError, Header, SEALED, followers, parse};
-use insane_wire::reassembly::{GivenUp, Key, Refused};
+use insane_wire::frame::{CHECKED, FrameError, Header, MAX_COUNTER, SEALED, followers, parse};
+use insane_wire::reassembly::{GivenUp, Key, Reassembler, Refused};
 
 use crate::inflow::{InFlow, Verdict};
 use crate::landing::{Head, Run};
@@ -17,7 +18,7 @@ use crate::transmit::Content;
 /// a loss nearly as soon, and does not mistake reordering for it.
 const OVERTAKEN: u64 = 32;
 
-/// Accounts of flows that ended are answered again for as long as the connection stands and they are remembered.
+/// See [`FlowAck::status`].
 const REFUSED_NO_ROOM: u8 = 3;
 
 /// Where a payload is.
@@ -59,6 +60,10 @@ impl Path {
             self.stats.malformed += 1;
             return Err(FrameError::Flags { found: header.flags }.into());
         }
+        if header.flags & SEALED != 0 {
+            self.stats.foreign += 1;
+            return Err(Rejected::Sealed);
+        }
         if header.connection == 0 {
             return self.receive_hello(now, records);
         }
@@ -90,7 +95,7 @@ impl Path {
                 Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
                 Record::FlowAck(ack) => self.answered(&ack),
                 Record::Credit(credit) => self.credited(&credit),
-                Record::Close(close) => self.told(now, &close),
+                Record::Close(close) => no_room |= !self.told(now, &close),
                 Record::Closed(closed) => self.has_closed(&closed),
                 Record::Bye => bye = true,
                 Record::Hello(_) | Record::Ping | Record::Unknown(_) => {}
@@ -132,16 +137,16 @@ impl Path {
 
     /// Whether a frame is of this connection and new.
     fn admit(&mut self, now: Duration, header: &Header) -> Result<Peer, Rejected> {
-        if header.flags & SEALED != 0 {
-            self.stats.foreign += 1;
-            return Err(Rejected::Sealed);
-        }
         let Some(peer) = self.peer.filter(|peer| peer.receive == header.connection) else {
             self.stats.foreign += 1;
             // It may be of a peer that does not know that this side has begun anew.
             self.hello_soon(now);
             return Err(Rejected::Foreign);
         };
+        if header.counter > MAX_COUNTER {
+            self.stats.malformed += 1;
+            return Err(FrameError::Counter { found: header.counter }.into());
+        }
         if !self.seen.is_new(header.counter) {
             self.stats.duplicates += 1;
             return Err(Rejected::Duplicate);
@@ -205,9 +210,21 @@ impl Path {
             }
             Verdict::Take => {}
         }
+        let whole = match (part, &payload) {
+            (Some((part, _)), _) => part.total.into(),
+            (None, Payload::InFrame { bytes, .. }) => bytes.len() as u64,
+            (None, Payload::Placed) => 0,
+        };
+        if incoming.open.reliable && !incoming.has_credit(whole, whole) {
+            self.stats.stray += 1;
+            return Taken::Done;
+        }
         let events = &mut self.events;
         let lies = match (part, payload) {
-            (None, Payload::InFrame { token, at, bytes }) => Lies::Frame { token, at, len: bytes.len() },
+            (None, Payload::InFrame { token, at, bytes }) => {
+                forget_parts(&mut self.unfinished, events, incoming, (index, 1));
+                Lies::Frame { token, at, len: bytes.len() }
+            }
             (None, Payload::Placed) => return Taken::Done,
             (Some((part, len)), payload) => {
                 let (key, keep) = (Self::key(incoming, index), incoming.open.reliable);
@@ -277,7 +294,10 @@ impl Path {
         if incoming.open.reliable {
             let waited = core::cell::RefCell::new(events);
             let hand_on = |message, lies| waited.borrow_mut().push_back(Event::Message { flow, message, lies });
-            if incoming.came_next(first, count, || waited.borrow_mut().push_back(all), hand_on) {
+            let sizes = bundled(frame, place).map(|payload| payload.len as u64);
+            let bytes = sizes.fold((0, 0), |(all, largest): (u64, u64), one| (all + one, largest.max(one)));
+            if incoming.came_next((first, count), bytes, || waited.borrow_mut().push_back(all), hand_on) {
+                forget_parts(&mut self.unfinished, waited.into_inner(), incoming, (first, count));
                 return 1;
             }
             // Something of it is missing before it, or is there: each for itself.
@@ -314,15 +334,17 @@ impl Path {
         let Some(incoming) = self.incoming.get_mut(&flow) else { return 0 };
         let (events, mut kept) = (&mut self.events, 0);
         for ((index, sequence), payload) in (first..).zip(head.sequence..).zip(bundled(frame, place)) {
+            let len = payload.len as u64;
             match incoming.judge(index) {
-                Verdict::Take => {}
+                Verdict::Take if incoming.has_credit(len, len) => {}
                 Verdict::Old => continue,
-                Verdict::Beyond => {
+                Verdict::Take | Verdict::Beyond => {
                     self.stats.stray += 1;
                     continue;
                 }
             }
             kept += 1;
+            forget_parts(&mut self.unfinished, events, incoming, (index, 1));
             let message = Message { index: index as u32, sequence, ..head };
             let lies = Lies::Frame { token, at: payload.at, len: payload.len };
             incoming.whole(index, message, lies, |message, lies| {
@@ -351,12 +373,15 @@ impl Path {
         if let Some(incoming) = self.incoming.get(&open.flow) {
             // A repetition. While the user has not answered, the answer is still to come.
             if incoming.accepted || incoming.refused != 0 {
-                self.control.push_back(Content::Answer(open.flow));
+                self.say_answer(open.flow);
             }
             return true;
         }
-        if self.closed.iter().any(|closed| closed.0 == open.flow) {
+        if self.ended.contains_key(&open.flow) || self.closed_account(open.flow).is_some() {
             return true;
+        }
+        if self.has_many_ended() {
+            return false;
         }
         let source = self.new_source();
         let mut incoming = InFlow::new(open, domain, source);
@@ -365,7 +390,7 @@ impl Path {
             incoming.refused = REFUSED_NO_ROOM;
             return self.incoming.len() < self.config.flows * 2 && {
                 self.incoming.insert(open.flow, incoming);
-                self.control.push_back(Content::Answer(open.flow));
+                self.say_answer(open.flow);
                 true
             };
         }
@@ -412,7 +437,8 @@ impl Path {
         self.try_close(flow);
     }
 
-    fn told(&mut self, now: Duration, close: &Close) {
+    /// False if there is no room for the flow's end yet.
+    fn told(&mut self, now: Duration, close: &Close) -> bool {
         let flow = close.flow;
         if let Some(incoming) = self.incoming.get_mut(&flow) {
             incoming.told(close.end);
@@ -422,21 +448,22 @@ impl Path {
             if incoming.is_complete() {
                 // Whatever comes after this flow need not wait.
                 self.end_incoming(flow);
-                self.control.push_back(Content::Closed(flow));
-                return;
+                return true;
             }
             if !self.ticking {
                 // Soon, not at once: what was sent before may still be on its way.
                 self.next_tick = now + self.rtt.reordering();
             }
             self.ticking = true;
-        } else if close.last {
-            // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
-            if !self.closed.iter().any(|closed| closed.0 == flow) {
-                self.remember_closed(flow, Account::default());
+        } else if close.last && !self.ended.contains_key(&flow) {
+            if self.has_many_ended() {
+                return false;
             }
-            self.control.push_back(Content::Closed(flow));
+            // It was never heard of, and if it is after this, it has ended; or that is so long ago that its account is forgotten.
+            let account = self.closed_account(flow).unwrap_or_default();
+            self.say_closed(flow, account);
         }
+        true
     }
 
     fn has_closed(&mut self, closed: &Closed) {
@@ -460,22 +487,16 @@ impl Path {
                     continue;
                 }
                 sent.done = true;
-                answered.extend(sent.contents.iter().filter_map(|content| match content {
-                    Content::Answer(flow) => Some(*flow),
-                    _ => None,
-                }));
+                self.unheard -= usize::from(sent.quiet);
+                let answers = |content: &&Content| matches!(content, Content::Answer(_) | Content::Closed(_));
+                answered.extend(sent.contents.iter().filter(answers));
                 if sent.counter == ack.largest {
                     newest = Some(sent.at);
                 }
                 self.congestion.acknowledged(sent.bytes as usize, used_up);
             }
         }
-        for flow in answered {
-            // The peer knows that it was refused: nothing is kept of it.
-            if self.incoming.get(&flow).is_some_and(|incoming| incoming.refused != 0) {
-                self.incoming.remove(&flow);
-            }
-        }
+        answered.into_iter().for_each(|answer| self.has_answer(answer));
         self.largest_acked = self.largest_acked.max(ack.largest);
         if let Some(at) = newest {
             let held = Duration::from_micros(u64::from(ack.delay_us)).min(self.config.ack_delay * 2);
@@ -486,6 +507,26 @@ impl Path {
             self.backoff = 0;
         }
         self.find_losses(now);
+    }
+
+    /// The peer has heard this: what was kept for it is not needed any more.
+    fn has_answer(&mut self, answer: Content) {
+        match answer {
+            Content::Answer(flow) => {
+                let Some(incoming) = self.incoming.get_mut(&flow) else { return };
+                incoming.answering = false;
+                // Nothing is kept of what was refused.
+                if incoming.refused != 0 {
+                    self.incoming.remove(&flow);
+                }
+            }
+            Content::Closed(flow) => {
+                if let Some(account) = self.ended.remove(&flow) {
+                    self.remember_closed(flow, account);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Takes for lost what was overtaken by enough frames or time.
@@ -521,6 +562,7 @@ impl Path {
     fn requeue(&mut self, at: usize) {
         let Some(sent) = self.sent.get_mut(at) else { return };
         sent.done = true;
+        self.unheard -= usize::from(sent.quiet);
         self.stats.lost_frames += 1;
         let mut contents = core::mem::take(&mut sent.contents);
         for &content in &contents {
@@ -553,5 +595,20 @@ impl Path {
                 self.spare.push(sent.contents);
             }
         }
+    }
+}
+
+/// So many messages that follow each other are whole. If they were sent in parts before, those are not needed any more; a reliable flow's
+/// would be kept for ever.
+#[inline]
+pub(crate) fn forget_parts(
+    unfinished: &mut Reassembler,
+    events: &mut VecDeque<Event>,
+    incoming: &InFlow,
+    (first, count): (u64, u16),
+) {
+    if incoming.may_have_parts(first) {
+        let slots = (first..first + u64::from(count)).filter_map(|index| unfinished.forget(Path::key(incoming, index)));
+        events.extend(slots.map(|slot| Event::Discard(Lies::Slot { slot, len: 0 })));
     }
 }

@@ -26,6 +26,10 @@ const OWN_BYTES: u32 = MESSAGE_BYTES as u32;
 /// Frames that go after a time-out without regard to the window.
 const PROBES: u32 = 2;
 
+/// The most frames without data that may be under way: what is to be said beyond that waits for an answer, as a peer that never gives one
+/// would have more and more of them kept.
+const UNHEARD: usize = 4096;
+
 /// What a frame carried that must be sent again if it is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
@@ -48,6 +52,8 @@ pub(crate) struct Sent {
     pub(crate) bytes: u32,
     /// Acknowledged, or taken for lost.
     pub(crate) done: bool,
+    /// There is no data in it, so that the window did not hold it back.
+    pub(crate) quiet: bool,
     pub(crate) contents: Vec<Content>,
 }
 
@@ -110,24 +116,28 @@ impl Path {
         let mut data = self.may_send(now);
         let ack_now = self.ack_due.is_some_and(|due| due <= now);
         // With anything before it the part of a large message would be a shorter one, and not join the others.
-        let apart = (self.unacked > 0 || self.credit_due.is_some() || !self.control.is_empty()) && self.sends_parts();
-        let going = ack_now || !self.control.is_empty() || (data && !self.turns.is_empty() && !apart);
+        let apart = (self.unacked > 0 || self.credit_due.is_some() || self.has_control()) && self.sends_parts();
+        let going = ack_now || self.has_control() || (data && !self.turns.is_empty() && !apart);
         self.credits_due(now, going);
-        data &= !(apart && (going || !self.control.is_empty()));
-        let acks = self.unacked > 0 && (going || !self.control.is_empty());
+        data &= !(apart && (going || self.has_control()));
+        let acks = self.unacked > 0 && (going || self.has_control());
         if acks {
             let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
             // Half the frame at most, so that everything else has room.
             frame.ack(delay, self.seen.runs().take((limit / 2 - 48) / 8));
         }
         let mut domain = None;
-        self.add_control(&mut frame, &mut contents, &mut domain);
+        if self.has_control() {
+            self.add_control(&mut frame, &mut contents, &mut domain);
+        }
+        let before_data = frame.len();
         let (mut gather, mut large) = (None, false);
         self.nothing_follows();
         if data {
             (gather, large) = self.add_data(now, &mut frame, &mut contents, &mut domain, payloads);
         }
-        let heartbeat = now.saturating_sub(self.last_sent) >= self.config.heartbeat || self.probes > 0;
+        let quiet = frame.len() == before_data;
+        let heartbeat = self.probes > 0 || self.wants_heartbeat(now);
         if contents.is_empty() && gather.is_none() && domain.is_none() && heartbeat && frame.ping() {
             contents.push(Content::Ping);
         }
@@ -145,7 +155,7 @@ impl Path {
         if self.pattern.size > 0 {
             self.remember(now, limit, out.get(start..).unwrap_or(&[]));
         }
-        self.register(now, len, eliciting, contents);
+        self.register(now, len, (eliciting, quiet), contents);
         Some(Built { len, gather, may_pad: !large && !self.config.checked })
     }
 
@@ -195,14 +205,25 @@ impl Path {
     /// Whether there is neither data nor anything else to be said to the peer now: most looks find that.
     #[inline]
     fn has_nothing(&self, now: Duration) -> bool {
-        !self.has_something(now) && now.saturating_sub(self.last_sent) < self.config.heartbeat
+        !self.has_something(now) && !self.wants_heartbeat(now)
+    }
+
+    #[inline]
+    fn wants_heartbeat(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last_sent) >= self.config.heartbeat && self.unheard < UNHEARD
+    }
+
+    /// Whether there is something to be said beside data, and it may be.
+    #[inline]
+    fn has_control(&self) -> bool {
+        !self.control.is_empty() && (self.unheard < UNHEARD || self.probes > 0)
     }
 
     /// Whether something waits to go, or is due.
     #[inline]
     pub(crate) fn has_something(&self, now: Duration) -> bool {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
-        let waits = !self.turns.is_empty() || !self.control.is_empty() || self.probes > 0;
+        let waits = !self.turns.is_empty() || self.has_control() || self.probes > 0;
         waits || is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due)
     }
 
@@ -229,7 +250,7 @@ impl Path {
     ) -> Option<Alike> {
         let Pattern { each, at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
-        let others = self.turns.front() != Some(flow) || !self.control.is_empty();
+        let others = self.turns.front() != Some(flow) || self.has_control();
         let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
         if most == 0 || size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
             return None;
@@ -288,7 +309,14 @@ impl Path {
                 let index = next.span.index + u64::from(n) * u64::from(bundled);
                 contents.push(Content::Span(flow, Span { index, offset, len: stride, count: bundled }));
             }
-            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+            self.sent.push_back(Sent {
+                counter: self.counter,
+                at: now,
+                bytes: len as u32,
+                done: false,
+                quiet: false,
+                contents,
+            });
             self.counter += 1;
         }
         self.sent_alike(now, count.into(), len);
@@ -328,7 +356,14 @@ impl Path {
             } else {
                 release(&mut self.events, flow, &message, End::Sent);
             }
-            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+            self.sent.push_back(Sent {
+                counter: self.counter,
+                at: now,
+                bytes: len as u32,
+                done: false,
+                quiet: false,
+                contents,
+            });
             self.counter += 1;
             frames += 1;
         }
@@ -349,13 +384,27 @@ impl Path {
         self.pattern.head.extend_from_slice(frame.get(..head).unwrap_or(&[]));
     }
 
-    pub(crate) fn register(&mut self, now: Duration, len: usize, eliciting: bool, contents: Vec<Content>) {
+    pub(crate) fn register(
+        &mut self,
+        now: Duration,
+        len: usize,
+        (eliciting, quiet): (bool, bool),
+        contents: Vec<Content>,
+    ) {
         self.stats.sent_frames += 1;
         if eliciting {
             self.last_sent = now;
             self.probes = self.probes.saturating_sub(1);
             self.congestion.sent(1, len);
-            self.sent.push_back(Sent { counter: self.counter, at: now, bytes: len as u32, done: false, contents });
+            self.unheard += usize::from(quiet);
+            self.sent.push_back(Sent {
+                counter: self.counter,
+                at: now,
+                bytes: len as u32,
+                done: false,
+                quiet,
+                contents,
+            });
         } else {
             self.spare.push(contents);
         }
@@ -437,8 +486,8 @@ impl Path {
                     out.map(|out| frame.close(&Close { flow, end: out.end(), last: true }))
                 }
                 Content::Closed(flow) => {
-                    let closed = self.closed.iter().find(|closed| closed.0 == flow);
-                    closed.map(|&(_, account)| frame.closed(&Closed { flow, account }))
+                    let account = self.ended.get(&flow);
+                    account.map(|&account| frame.closed(&Closed { flow, account }))
                 }
                 Content::Bye => Some(frame.bye()),
                 Content::Ping | Content::Span(..) => None,
@@ -586,8 +635,12 @@ impl Path {
         if self.backoff >= 2 {
             self.congestion.collapsed();
         }
-        if let Some(at) = self.sent.iter().position(|sent| !sent.done) {
-            self.give_up_frame(at);
+        // As many as go now, where no more may be under way.
+        let most = if self.unheard < UNHEARD { 1 } else { PROBES };
+        for _ in 0..most {
+            if let Some(at) = self.sent.iter().position(|sent| !sent.done) {
+                self.give_up_frame(at);
+            }
         }
         self.last_sent = now;
         self.trim();
@@ -624,10 +677,7 @@ impl Path {
             }
             self.ticking |= out.in_doubt() || out.may_be_stale();
         }
-        for flow in ended {
-            self.end_incoming(flow);
-            self.control.push_back(Content::Closed(flow));
-        }
+        ended.into_iter().for_each(|flow| self.end_incoming(flow));
     }
 
     /// When [`Path::on_time`] or [`Path::transmit`] is to be called next, at the latest. May be in the past.
@@ -643,12 +693,12 @@ impl Path {
         sooner(self.ticking.then_some(self.next_tick));
         if self.peer.is_some() {
             sooner(Some(self.last_heard + self.config.silence));
-            sooner(Some(self.last_sent + self.config.heartbeat));
+            sooner((self.unheard < UNHEARD).then_some(self.last_sent + self.config.heartbeat));
             sooner(self.loss_at);
             sooner(self.probe_at());
             sooner(self.ack_due);
             sooner(self.credit_due);
-            if !self.control.is_empty() {
+            if self.has_control() {
                 sooner(Some(self.last_poll));
             }
             if !self.turns.is_empty() && self.congestion.has_room() {

@@ -193,6 +193,23 @@ fn payloads_that_were_placed_too_early_are_put_right() {
     assert!(placed > 0 && joined > 0 && strays > 0, "{placed} placed, {joined} of several messages, {strays} strays");
 }
 
+/// Who keeps the credit of bytes is never taken for one who does not, whatever arrives when.
+#[test]
+fn a_small_credit_of_bytes_refuses_nothing_that_keeps_it() {
+    for seed in seeds(60) {
+        let mut random = Random(seed ^ 0xc4ed);
+        let config = Config { credit_bytes: 10_000, dedicated: random.percent(30), ..Config::default() };
+        let weather = Weather { lose: 10, repeat: 10, delay: 20, ..Weather::default() };
+        let mut world = World::new(config, random.next(), weather);
+        world.hosts[0].source(1, 7, true, sizes(&mut random, 300));
+        world.hosts[1].sink(1, true);
+        world.hosts[0].reopen(0);
+        world.run(Duration::from_secs(600), |world| world.hosts.iter().all(sim::Host::idle));
+        assert_eq!(world.hosts[1].sinks[&1].seen, (1..=300).collect::<Vec<_>>());
+        assert_eq!((world.hosts[0].lost, world.hosts[1].path.stats().stray), (0, 0), "seed {seed}");
+    }
+}
+
 /// What befalls frames in all of it: every combination of loss, repetition, mixing, cuts and kills, by the seed.
 fn all_of_it(seed: u64) -> Weather {
     Weather {

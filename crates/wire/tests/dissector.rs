@@ -47,6 +47,24 @@ fn every_kind() -> Vec<Vec<u8>> {
     vec![data, control, sealed, torn]
 }
 
+/// Frames as they were joined, and one with flags that nobody knows.
+fn joined_and_odd() -> Vec<Vec<u8>> {
+    let of = |counter: u64, size: usize| {
+        let header = Header { domain: 1, connection: 2, counter, ..Header::default() };
+        frame(header, |frame| {
+            assert!(frame.message(&Message { flow: counter as u32, ..Message::default() }, &vec![7; size]))
+        })
+    };
+    let alike = [of(1, 16), of(2, 16), of(3, 8)].concat();
+    // The first is shorter, and filled up to where the next begins; the last is filled up by the network.
+    let mut filled = [of(4, 8), vec![0; 8], of(5, 16), of(6, 16)].concat();
+    filled.resize(filled.len() + 5, 0);
+    let (mut odd, mut odd_bundle) = (of(7, 8), of(8, 8));
+    odd[33] |= 4;
+    odd_bundle[32..34].copy_from_slice(&[12, 1]);
+    vec![alike, filled, [of(9, 8), vec![0; 30]].concat(), odd, odd_bundle]
+}
+
 /// A capture file of UDP packets (the classic format, Ethernet).
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -86,11 +104,35 @@ fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_string).collect()
 }
 
+fn has_tshark() -> bool {
+    let has = Command::new("tshark").arg("--version").output().is_ok();
+    if !has {
+        println!("SKIPPED: tshark is not installed (Debian: apt-get install tshark)");
+    }
+    has
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts another program")]
+fn the_dissector_shows_every_frame_of_a_packet_and_what_is_malformed() {
+    if !has_tshark() {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("insane-dissector-joined-{}.pcap", std::process::id()));
+    std::fs::write(&file, capture(&joined_and_odd())).expect("a temporary file");
+    let shown = tshark(&file, &["insane.counter", "insane.flow", "_ws.col.Info"]);
+    let wanted =
+        ["1,2,3\t1,2,3\tMessage; Message; Message", "4,5,6\t4,5,6\tMessage; Message; Message", "9\t9\tMessage"];
+    assert_eq!(shown[..3], wanted);
+    let malformed: Vec<bool> = tshark(&file, &["insane.malformed"]).iter().map(|shown| !shown.is_empty()).collect();
+    assert_eq!(malformed, [false, false, false, true, true]);
+    std::fs::remove_file(&file).expect("the temporary file is there");
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "starts another program")]
 fn the_dissector_shows_what_was_written() {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        println!("SKIPPED: tshark is not installed (Debian: apt-get install tshark)");
+    if !has_tshark() {
         return;
     }
     let file = std::env::temp_dir().join(format!("insane-dissector-{}.pcap", std::process::id()));

@@ -254,6 +254,29 @@ proptest! {
     }
 }
 
+/// What a frame with nothing but this acknowledgement acknowledges.
+fn acknowledged(runs: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut bytes = Vec::new();
+    let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
+    assert!(frame.ack(0, runs.iter().copied()));
+    frame.finish();
+    let Some(Ok(Record::Ack(ack))) = parse(&bytes).unwrap().1.next() else { panic!() };
+    ack.ranges().collect()
+}
+
+#[test]
+fn runs_that_are_too_long_to_be_said_are_cut_at_their_old_end() {
+    const MOST: u64 = u32::MAX as u64;
+    assert_eq!(acknowledged(&[(1, MOST)]), [(1, MOST)]);
+    assert_eq!(acknowledged(&[(1, MOST + 1)]), [(2, MOST + 1)]);
+    assert_eq!(acknowledged(&[(1, u64::MAX - 1)]), [(u64::MAX - MOST, u64::MAX - 1)]);
+    // What lies behind what cannot be said is not said.
+    assert_eq!(acknowledged(&[(MOST + 9, MOST + 12), (3, MOST + 7)]), [(MOST + 9, MOST + 12), (8, MOST + 7)]);
+    assert_eq!(acknowledged(&[(9, MOST + 12), (3, 7)]), [(13, MOST + 12)]);
+    assert_eq!(acknowledged(&[(MOST + 9, MOST + 12), (3, 7)]), [(MOST + 9, MOST + 12)]);
+    assert_eq!(acknowledged(&[(MOST + 8, MOST + 12), (3, 7)]), [(MOST + 8, MOST + 12), (3, 7)]);
+}
+
 #[test]
 fn control_records_come_out_as_they_went_in() {
     let account = Account { cursor: 1, settled: 2, delivered: 3, lost: 4, dropped: 5, expired: 6 };

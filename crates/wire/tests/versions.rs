@@ -51,3 +51,25 @@ fn a_pair_is_no_runtimes_and_a_limit_is_none_unless_it_is_said() {
     let limits = control::Limits { streams: 7, ..control::Limits::default() };
     assert_eq!(decode::<control::Limits>(&encode(&limits)).unwrap().patience_ms, 0);
 }
+
+/// The numbers of the fields of a message of `host.rs`.
+fn fields(name: &str) -> Vec<&'static str> {
+    let source = include_str!("../src/host.rs");
+    let (_, from) = source.split_once(&format!("pub struct {name} {{")).expect("there is such a message");
+    let body = &from[..from.find('}').expect("it ends")];
+    body.split("tag = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn the_document_names_every_field_of_what_runtimes_tell_each_other() {
+    let document = include_str!("../../../docs/wire-format.md");
+    let names = ["Hello", "Announce", "Withdraw", "Snapshot", "Source", "Ready", "Report", "Refused", "Ended", "Room"];
+    for (number, name) in (1..).zip(names) {
+        let kind = format!("| {number} | {} | ", name.to_lowercase());
+        let row = document.lines().find(|line| line.starts_with(&kind)).expect("it has a row");
+        for field in fields(name) {
+            assert!(row.contains(&format!("({field})")), "{name}: field {field}");
+        }
+    }
+    assert_eq!((fields("Ready").len(), fields("Announce").len(), fields("Snapshot").len()), (4, 8, 0));
+}

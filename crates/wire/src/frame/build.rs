@@ -205,7 +205,8 @@ impl<'a> FrameBuilder<'a> {
     }
 
     /// Adds an acknowledgement: runs of counters, the largest first, each as (first, last), not touching each other. As many
-    /// as fit and as are allowed are taken; false if not even one was.
+    /// as fit and as are allowed are taken, up to the first that is longer, or further from the next, than can be said: of that run
+    /// the newer end is taken. False if there is none, or not even one fits.
     pub fn ack(&mut self, delay_us: u32, ranges: impl IntoIterator<Item = (u64, u64)>) -> bool {
         let fit = self.room().saturating_sub(16) / 8;
         let mut ranges = ranges.into_iter().take(fit.min(MAX_ACK_RANGES)).peekable();
@@ -213,21 +214,20 @@ impl<'a> FrameBuilder<'a> {
         let at = self.out.len();
         self.out.extend_from_slice(&first(kind::ACK, 0, 0, delay_us));
         self.out.extend_from_slice(&largest.to_le_bytes());
-        let mut runs: u8 = 0;
-        while let Some((low, high)) = ranges.next() {
+        let (mut runs, mut ends) = (0u8, false);
+        while let Some((low, high)) = ranges.next().filter(|_| !ends) {
             let gap = ranges.peek().map_or(0, |&(_, next_high)| low.saturating_sub(next_high).saturating_sub(1));
-            let (Ok(len), Ok(gap)) = (u32::try_from(high - low + 1), u32::try_from(gap)) else { break };
-            self.out.extend_from_slice(&len.to_le_bytes());
-            self.out.extend_from_slice(&gap.to_le_bytes());
+            let (len, gap) = (u32::try_from(high - low + 1), u32::try_from(gap));
+            // What lies behind more than a run or gap can say was said long ago.
+            ends = len.is_err() || gap.is_err();
+            self.out.extend_from_slice(&len.unwrap_or(u32::MAX).to_le_bytes());
+            self.out.extend_from_slice(&if ends { 0 } else { gap.unwrap_or(0) }.to_le_bytes());
             runs += 1;
         }
         self.out[at + 1] = runs;
         let length = 8 + u16::from(runs) * 8;
         self.out[at + 2..at + 4].copy_from_slice(&length.to_le_bytes());
-        if runs == 0 {
-            self.out.truncate(at);
-        }
-        runs > 0
+        true
     }
 
     /// Adds a hello.

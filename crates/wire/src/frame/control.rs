@@ -220,7 +220,7 @@ impl Credit {
 }
 
 /// How many messages a flow has carried, so that the receiver knows of those that were lost at the end: when a best-effort
-/// flow pauses, and as the last word on any flow, which is repeated until [`Closed`] comes.
+/// flow pauses, and as the last word on any flow, which is repeated until it is acknowledged and answered by [`Closed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Close {
     /// The flow.

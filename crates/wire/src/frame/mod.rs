@@ -47,6 +47,9 @@ pub const MAX_FRAME_BYTES: usize = 65_528;
 /// IPv4 path carries.
 pub const MIN_FRAME_LIMIT: usize = 512;
 
+/// The largest number of a frame. No connection comes to it; so nothing that is counted on from a frame's number overflows.
+pub const MAX_COUNTER: u64 = (1 << 63) - 1;
+
 /// The largest message in bytes.
 pub const MAX_MESSAGE_BYTES: u32 = 128 * 1024 * 1024;
 
@@ -74,7 +77,7 @@ pub struct Header {
     pub domain: u32,
     /// The connection and direction ([`control::Hello::connection`]); 0 in frames that carry only a hello.
     pub connection: u32,
-    /// The frame's number in its connection and direction, from 1, never used twice.
+    /// The frame's number in its connection and direction, from 1, at most [`MAX_COUNTER`], never used twice.
     pub counter: u64,
     /// The sender's clock when the frame was built, in microseconds, wrapping.
     pub sent_us: u32,
@@ -108,6 +111,12 @@ pub enum FrameError {
     Flags {
         /// What is there.
         found: u8,
+    },
+    /// A number that no connection comes to.
+    #[error("frame number {found} is above {MAX_COUNTER}")]
+    Counter {
+        /// What is there.
+        found: u64,
     },
     /// The CRC is another.
     #[error("the frame was changed on its way: check {found:#010x}, computed {computed:#010x}")]
@@ -159,7 +168,7 @@ impl Header {
     /// Reads a header. `bytes` is at least the header; whether the rest of the frame is there is for [`parse`] to say.
     ///
     /// # Errors
-    /// [`FrameError`], of which every kind but [`FrameError::Check`] and [`FrameError::Record`] can occur.
+    /// [`FrameError`], of which every kind but [`FrameError::Counter`], [`FrameError::Check`] and [`FrameError::Record`] can occur.
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self, FrameError> {
         let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else {
