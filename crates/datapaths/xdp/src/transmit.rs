@@ -40,7 +40,7 @@ impl XdpDatapath {
         self.opened.iter_mut().flat_map(|opened| &mut opened.queues).for_each(Queue::reap);
         let mut kicked = false;
         while let (Some(frame), Some(opened)) = (batch.pending().first(), &mut self.opened) {
-            let at = queue_of(frame, opened.queues.len());
+            let at = queue_of(frame, opened.senders);
             let Some(queue) = opened.queues.get_mut(at) else { break };
             match put(queue, batch, frame, front, limit) {
                 Ok(bytes) => {
