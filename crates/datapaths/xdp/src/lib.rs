@@ -60,6 +60,8 @@ pub struct XdpDatapath {
     opened: Option<Opened>,
     /// The interface was found down, or without a carrier.
     down: bool,
+    /// The interface was taken away: what has its name now is another one, until it is opened anew.
+    gone: bool,
     /// The queue that is received from first by the next call.
     turn: usize,
     stats: Stats,
@@ -72,7 +74,7 @@ impl XdpDatapath {
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         let (stats, counts) = (Stats::default(), XdpCounts::default());
-        Self { config, opened: None, down: false, turn: 0, stats, counts, chosen: None }
+        Self { config, opened: None, down: false, gone: false, turn: 0, stats, counts, chosen: None }
     }
 
     /// What was chosen when it was last opened, and why; `None` if it never was. Its text is for `doctor` and the log.
@@ -125,7 +127,8 @@ impl Datapath for XdpDatapath {
     fn open(&mut self) -> Result<(), DatapathError> {
         if self.opened.is_none() {
             let opened = open::open(&self.config)?;
-            (self.stats, self.counts, self.down) = (Stats::default(), XdpCounts::default(), false);
+            (self.stats, self.counts) = (Stats::default(), XdpCounts::default());
+            (self.down, self.gone) = (false, false);
             self.chosen = Some(opened.chosen.clone());
             self.opened = Some(opened);
         }

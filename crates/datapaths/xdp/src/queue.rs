@@ -162,6 +162,12 @@ impl Queue {
         options.is_ok_and(|o| o.contains(rustix::net::xdp::XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
+    /// Whether its interface was taken away: the kernel leaves this error at a socket that it has unbound for that, and at no other.
+    /// It is given out once, so the caller remembers.
+    pub(crate) fn has_lost_its_interface(&self) -> bool {
+        matches!(sockopt::socket_error(&self.socket), Ok(Err(Errno::NETDOWN)))
+    }
+
     pub(crate) fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.socket).ok()
     }

@@ -21,7 +21,7 @@ impl XdpDatapath {
         if batch.is_done() {
             return report;
         }
-        if self.down && self.opened.as_ref().is_some_and(|opened| opened.interface.is_running().unwrap_or(false)) {
+        if self.down && self.is_running() {
             self.down = false;
             self.kick_all();
         }
@@ -85,10 +85,18 @@ impl XdpDatapath {
             self.counts.dropped_by_device += kick.dropped;
             doubt |= kick.doubt;
         }
-        if doubt && !opened.interface.is_running().unwrap_or(false) && !self.down {
+        if doubt && !self.down && !self.is_running() {
             self.down = true;
             self.counts.downs += 1;
         }
+    }
+
+    /// Whether the interface that was opened is there, up and has a carrier. One that was made again under its name is another, to
+    /// which the sockets do not belong.
+    fn is_running(&mut self) -> bool {
+        let Some(opened) = &self.opened else { return false };
+        self.gone = self.gone || opened.queues.iter().any(Queue::has_lost_its_interface);
+        !self.gone && opened.interface.is_running().unwrap_or(false)
     }
 }
 
