@@ -18,6 +18,7 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpListenEndpoint};
 
 use crate::emit::Emit;
 use crate::engine::{Engine, Event};
+use crate::ether::Mac;
 use crate::flow::endpoint;
 use crate::ip::{self, Head, Ip};
 use crate::nd;
@@ -130,6 +131,34 @@ pub(crate) struct Tcp {
     listeners: Vec<Listening>,
     next: u32,
     dynamic: u16,
+    askers: Askers,
+}
+
+/// Who sent segments last that are of no connection, with the interfaces and stations that these came from: what TCP answers goes
+/// there. The oldest makes room.
+struct Askers {
+    list: Vec<(IpAddr, (usize, Mac))>,
+    oldest: usize,
+}
+
+impl Askers {
+    /// As many as there can be answers on their way.
+    const MOST: usize = 128;
+
+    fn note(&mut self, asker: IpAddr, from: (usize, Mac)) {
+        if let Some(known) = self.list.iter_mut().find(|(address, _)| *address == asker) {
+            known.1 = from;
+        } else if self.list.len() < Self::MOST {
+            self.list.push((asker, from));
+        } else {
+            self.list[self.oldest] = (asker, from);
+            self.oldest = (self.oldest + 1) % Self::MOST;
+        }
+    }
+
+    fn find(&self, asker: IpAddr) -> Option<(usize, Mac)> {
+        self.list.iter().find(|(address, _)| *address == asker).map(|(_, from)| *from)
+    }
 }
 
 impl core::fmt::Debug for Tcp {
@@ -172,6 +201,7 @@ impl Tcp {
             listeners: Vec::new(),
             next: 0,
             dynamic: DYNAMIC.start() + (seed >> 16) as u16 % 16_384,
+            askers: Askers { list: Vec::with_capacity(Askers::MOST), oldest: 0 },
         }
     }
 
@@ -234,6 +264,29 @@ impl Tcp {
             let _ = self.sockets.get_mut::<smol::Socket<'_>>(handle).listen(listening.at);
         }
         Ok(())
+    }
+
+    /// How far the connection between two ends is, if there is one.
+    fn state(&self, own: (IpAddr, u16), peer: (IpAddr, u16)) -> Option<smol::State> {
+        let same = |end: Option<smoltcp::wire::IpEndpoint>, other: (IpAddr, u16)| {
+            end.is_some_and(|end| (IpAddr::from(end.addr), end.port) == other)
+        };
+        let mut sockets = self.ends.iter().map(|(handle, _)| self.sockets.get::<smol::Socket<'_>>(*handle));
+        let found = sockets.find(|one| same(one.local_endpoint(), own) && same(one.remote_endpoint(), peer));
+        found.map(smol::Socket::state)
+    }
+
+    /// Whether a segment that has come in is of a connection.
+    fn has(&self, ip: &Ip, segment: &[u8]) -> bool {
+        let Some((from, to)) = ports(segment) else { return false };
+        self.state((ip.to, to), (ip.from, from)).is_some()
+    }
+
+    /// Whether a segment that goes out only answers a stranger: it is of no connection, or of one that nobody here wanted and
+    /// whose peer has not shown yet that it hears us.
+    fn answers(&self, ip: &Ip, segment: &[u8]) -> bool {
+        let Some((from, to)) = ports(segment) else { return true };
+        self.state((ip.from, from), (ip.to, to)).is_none_or(|state| state == smol::State::SynReceived)
     }
 
     /// A free port for a connection to an address.
@@ -420,11 +473,12 @@ impl Engine {
         tcp.tidy();
     }
 
-    /// Hands a segment to TCP.
+    /// Hands a segment to TCP, with the interface and the station that it came from.
     pub(crate) fn tcp_segment(
         &mut self,
         now: u64,
         ip: &Ip,
+        from: (usize, Mac),
         payload: &[u8],
         out: &mut dyn Emit,
     ) -> Result<Event, Reason> {
@@ -433,6 +487,9 @@ impl Engine {
             self.tcp_flush(&mut tcp, now, out);
         }
         let event = if tcp.pipe.has_room() {
+            if !tcp.has(ip, payload) {
+                tcp.askers.note(ip.from, from);
+            }
             let head = Head {
                 from: ip.from,
                 to: ip.to,
@@ -502,7 +559,11 @@ impl Engine {
                     may_cut: true,
                 };
                 // Counted if it fails, and sent again by TCP.
-                let _ = self.output(now, &meta, &[payload], out);
+                let _ = if tcp.answers(&ip, payload) {
+                    self.reply(now, &meta, tcp.askers.find(ip.to), &[payload], out)
+                } else {
+                    self.output(now, &meta, &[payload], out)
+                };
             }
             tcp.pipe.sent();
         }
@@ -517,15 +578,14 @@ impl Engine {
 
     /// Whether there is a connection between two ends.
     pub(crate) fn tcp_knows(&self, own: SocketAddr, peer: SocketAddr) -> bool {
-        let Some(tcp) = self.tcp.as_deref() else { return false };
-        tcp.ends.iter().any(|(handle, _)| {
-            let socket = tcp.sockets.get::<smol::Socket<'_>>(*handle);
-            let same = |end: Option<smoltcp::wire::IpEndpoint>, other: SocketAddr| {
-                end.is_some_and(|end| IpAddr::from(end.addr) == other.ip() && end.port == other.port())
-            };
-            same(socket.local_endpoint(), own) && same(socket.remote_endpoint(), peer)
-        })
+        self.tcp.as_deref().is_some_and(|tcp| tcp.state((own.ip(), own.port()), (peer.ip(), peer.port())).is_some())
     }
+}
+
+/// The ports of a segment, the sender's first.
+fn ports(segment: &[u8]) -> Option<(u16, u16)> {
+    let [a, b, c, d, ..] = *segment else { return None };
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
 
 /// The header of an IPv4 packet that TCP has made: without a checksum, which the engine makes.

@@ -458,3 +458,50 @@ fn configurations_that_cannot_be() {
     assert_eq!(route, Some(ConfigError::Route(0)));
     let _ = ip::UDP;
 }
+
+#[test]
+fn answers_to_strangers_never_push_out_a_neighbour_in_use() {
+    use insane_netstack::tcp::TcpConfig;
+    const QUESTIONS: u32 = 10_000;
+    let us = host(true, 1);
+    let stranger = |n: u32| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 1, (n >> 16) as u16, n as u16));
+    type Question = (&'static str, fn(IpAddr, IpAddr, u32) -> Vec<u8>);
+    let questions: [Question; 5] = [
+        ("an echo", |from, us, _| echo(from, us, b"x")),
+        ("a closed port", |from, us, _| udp(from, us, (2000, 9), b"x")),
+        ("a reset", |from, us, n| frames::segment(from, us, (3000, 81), n, 0, 2)),
+        ("a connection", |from, us, n| frames::segment(from, us, (3000, 80), n, 0, 2)),
+        ("a packet never finished", |from, us, n| pieces(from, us, n, &[3; 2000], 1000).swap_remove(0)),
+    ];
+    for (what, question) in questions {
+        let mut config = config();
+        config.limits.neighbours = 8;
+        config.limits.errors = Rate { per_second: 100_000, burst: 1000 };
+        config.tcp = Some(TcpConfig { connections: 4, receive_bytes: 4096, send_bytes: 4096, ..TcpConfig::default() });
+        let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+        engine.tcp_listen(None, 80, 4).unwrap();
+        let bound = engine.bind(None, 1000).unwrap();
+        let mut flow = engine.flow(bound, to(false, 2, 2000));
+        assert_eq!(engine.header(0, &mut flow, 4, &mut out).err(), Some(SendError::Resolving));
+        take(&mut engine, 0, &arp(Operation::Reply, PEER, "10.0.0.2", "10.0.0.1", OURS), &mut out);
+        out.clear();
+        for n in 1..=QUESTIONS {
+            let now = u64::from(n) * 1_000_000;
+            let mut frame = question(stranger(n), us, n);
+            frame[6..12].copy_from_slice(&OTHER.0);
+            take(&mut engine, now, &frame, &mut out);
+            engine.poll(now, &mut out);
+            assert!(engine.header(now, &mut flow, 4, &mut out).is_ok(), "{what}: after {n}");
+        }
+        // Packets that were never finished are told of then.
+        let late = 75 * SECOND;
+        engine.poll(late, &mut out);
+        assert!(engine.header(late, &mut flow, 4, &mut out).is_ok(), "{what}: at last");
+        assert_eq!((engine.usage()[0], engine.usage()[2]), (1, 0), "{what}");
+        // Who asks is answered, at the station that asked.
+        let least = if what.starts_with("an echo") { QUESTIONS as usize } else { 4 };
+        assert!(out.len() >= least || what.ends_with("finished"), "{what}: {} answers", out.len());
+        assert!(out.iter().all(|(_, frame)| frame[..6] == OTHER.0), "{what}");
+        assert!(engine.stats().adds_up());
+    }
+}

@@ -37,6 +37,13 @@ pub(super) struct Context {
     pub(super) assembled: bool,
 }
 
+impl Context {
+    /// Where an answer can go, if it is known.
+    pub(super) fn asker(&self) -> Option<(usize, Mac)> {
+        self.station.is_station().then_some((self.link, self.station))
+    }
+}
+
 impl Engine {
     /// Takes a frame that has the headers of the last datagram's, and asks nobody for the time; `None` for any other, with nothing done:
     /// that is for [`Engine::receive`]. Never waits, allocates nothing.
@@ -216,7 +223,7 @@ impl Engine {
                     payload: ip.header + udp::HEADER_BYTES..ip.header + usize::from(udp.len),
                 })
             }
-            ip::TCP if own => self.tcp_segment(context.now, ip, payload, out),
+            ip::TCP if own => self.tcp_segment(context.now, ip, (context.link, context.station), payload, out),
             ip::ICMP if ip.to.is_ipv4() => self.icmp(context, own, ip, payload, out),
             ip::ICMP6 if ip.to.is_ipv6() => self.icmp(context, own, ip, payload, out),
             ip::TCP => Err(Reason::NotOurGroup),
