@@ -110,7 +110,8 @@ impl Default for Filter {
 pub enum Vlan {
     /// Frames without a tag, or with one or two.
     Any,
-    /// Frames without a tag.
+    /// Frames without a tag, or with one that says a priority alone (number 0). Where the interface takes tags off, frames of all VLANs
+    /// seem to have none; that is noted in [`crate::Chosen::notes`].
     Untagged,
     /// Frames whose outer tag has this number, 1 to 4094.
     Tagged(u16),

@@ -118,17 +118,11 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         io::ErrorKind::Unsupported => unavailable(format!("{name} is no Ethernet interface")),
         _ => system("SIOCGIFHWADDR")(e),
     })?;
-    if let Vlan::Tagged(number) = config.filter.vlan
-        && interface.takes_tags_off()
-    {
-        return Err(unavailable(format!(
-            "{name} takes the tags off frames before they are seen, so none is of VLAN {number}: `ethtool -K {name} rxvlan off`"
-        )));
-    }
+    let mut notes = Vec::new();
+    check_tags(config, &interface, &mut notes)?;
     let sizes = sizes(config, &interface)?;
     let (queues, senders, count) = queues(config, &interface)?;
     let mut patience = Patience { until: Instant::now() + config.patience, waited: Duration::ZERO, busy: 0 };
-    let mut notes = Vec::new();
     if let Some(others) = queues.get(senders..).filter(|others| !others.is_empty()) {
         notes.push(format!("queues {others:?} receive only: the interface sends by fewer than it receives by"));
     }
@@ -209,6 +203,24 @@ fn check(config: &XdpConfig) -> Result<(), DatapathError> {
         return Err(unavailable(format!("{frames} frames a queue: it takes a power of two from 64 to 65536")));
     }
     filter::fault(&config.filter).map_or(Ok(()), |reason| Err(unavailable(reason)))
+}
+
+/// Whether a frame's VLAN can be seen where the filter looks at it.
+fn check_tags(config: &XdpConfig, interface: &Interface, notes: &mut Vec<String>) -> Result<(), DatapathError> {
+    let name = &config.interface;
+    match config.filter.vlan {
+        Vlan::Tagged(number) if interface.takes_tags_off() => Err(unavailable(format!(
+            "{name} takes the tags off frames before they are seen, so none is of VLAN {number}: `ethtool -K {name} rxvlan off`"
+        ))),
+        // Most interfaces do so, and most of them see no VLANs at all.
+        Vlan::Untagged if interface.takes_tags_off() => {
+            notes.push(format!(
+                "{name} takes VLAN tags off, so frames of VLANs seem to have none: if some come, `ethtool -K {name} rxvlan off`"
+            ));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The sizes that follow from the MTU.

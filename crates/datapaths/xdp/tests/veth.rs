@@ -174,3 +174,18 @@ fn queues_that_only_receive_are_not_sent_by() {
     let error = cable.try_open(0, &only).expect_err("nothing could be sent").to_string();
     assert!(error.contains("veth0 sends by queue 0 alone"), "{error}");
 }
+
+#[test]
+fn an_interface_that_hides_tags_is_noted() {
+    use insane_datapath_xdp::{Filter, Vlan};
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    let open = |vlan| {
+        let filter = Filter { vlan, ..Filter::default() };
+        let xdp = cable.open(0, &XdpConfig { filter, ..config(Attach::NativeOrGeneric) });
+        xdp.chosen().expect("it is open").to_string()
+    };
+    let note = "takes VLAN tags off";
+    assert!(open(Vlan::Untagged).contains(note) && !open(Vlan::Any).contains(note));
+    cable.0.inside(0, || insane_tests_namespaces::leave_tags(DEVICE)).expect("it can be told");
+    assert!(!open(Vlan::Untagged).contains(note));
+}
