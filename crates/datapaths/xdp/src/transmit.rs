@@ -77,16 +77,19 @@ impl XdpDatapath {
     }
 
     /// Has the kernel send what was put, and looks at the interface if that went badly.
-    fn kick_all(&mut self) {
+    pub(crate) fn kick_all(&mut self) {
         let Some(opened) = &mut self.opened else { return };
         let mut doubt = false;
+        self.left = false;
         for queue in &mut opened.queues {
             let kick = queue.kick();
             self.counts.dropped_by_device += kick.dropped;
             doubt |= kick.doubt;
+            self.left |= kick.left;
         }
         if doubt && !self.down && !self.is_running() {
-            self.down = true;
+            // What is left goes when it is up again.
+            (self.down, self.left) = (true, false);
             self.counts.downs += 1;
         }
     }
@@ -141,4 +144,45 @@ fn put<F: Front + ?Sized>(
         Ok(())
     })?;
     Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::XdpConfig;
+    use insane_datapath::batch::RxBatch;
+    use insane_datapath::{Armed, Datapath};
+    use insane_tests_namespaces::{Namespaces, has_af_xdp};
+
+    #[test]
+    fn what_a_full_device_has_left_goes_without_another_frame() {
+        let Some(cable) = Namespaces::new(["xl", "xr"], |[a, b]| {
+            vec![
+                format!("link add v0 netns {a} type veth peer name v0 netns {b}"),
+                format!("-n {a} link set v0 up"),
+                format!("-n {b} link set v0 up"),
+            ]
+        }) else {
+            return;
+        };
+        if !has_af_xdp() {
+            return;
+        }
+        cable.inside(0, || {
+            let mut xdp = XdpDatapath::new(XdpConfig { frames: 64, ..XdpConfig::new("v0") });
+            xdp.open().expect("it opens");
+            for armed in [true, false] {
+                // As a call leaves it that finds the device full.
+                let opened = xdp.opened.as_mut().expect("it is open");
+                assert_eq!(opened.queues[0].put(100, |_| Ok(())), Ok(()));
+                xdp.left = true;
+                if armed {
+                    assert_eq!(xdp.arm(), Armed::Sleep);
+                } else {
+                    xdp.receive(&mut RxBatch::default(), None);
+                }
+                assert_eq!((xdp.frames().send, xdp.left), (0, false));
+            }
+        });
+    }
 }
