@@ -505,3 +505,30 @@ fn answers_to_strangers_never_push_out_a_neighbour_in_use() {
         assert!(engine.stats().adds_up());
     }
 }
+
+#[test]
+fn nobody_else_sends_from_an_address_of_ours_on_any_link() {
+    let mut config = config();
+    let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+    let nets = vec![prefix("10.7.0.1/24"), prefix("fd07::1/64"), prefix("fe80::7/64")];
+    config.interfaces.push(Interface { device: 4, ..Interface::new(Mac([2, 0, 0, 0, 0, 7]), nets) });
+    let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+    engine.bind(None, 1000).unwrap();
+    for (from, what) in [
+        ("10.0.0.1", "bad_source"),
+        ("10.7.0.1", "bad_source"),
+        ("10.7.0.255", "bad_source"),
+        ("10.7.0.2", "udp"),
+        ("fd07::1", "bad_source"),
+        ("fd07::2", "udp"),
+        // On each link somebody may have the same address of that link.
+        ("fe80::7", "udp"),
+    ] {
+        let from = frames::ip(from);
+        assert_eq!(
+            take(&mut engine, 0, &udp(from, host(from.is_ipv6(), 1), (2000, 1000), b"x"), &mut out),
+            what,
+            "{from}"
+        );
+    }
+}

@@ -9,6 +9,7 @@ use crate::ether::{self, Ethernet, Mac};
 use crate::flow::endpoint;
 use crate::icmp::Problem;
 use crate::ip::{self, Ip};
+use crate::nd;
 use crate::ports::Binding;
 use crate::stats::Reason;
 use crate::udp::{self, Udp};
@@ -176,7 +177,7 @@ impl Engine {
         let source_ok = match ip.from {
             IpAddr::V4(from) => {
                 let special = from.is_multicast() || from.is_loopback() || from.is_unspecified();
-                !(special || from.octets()[0] >= 240 || link.is_broadcast(ip.from))
+                !(special || from.octets()[0] >= 240 || self.links.iter().any(|link| link.is_broadcast(ip.from)))
             }
             // Whoever tries out an address has none yet; that is looked at where it may be.
             IpAddr::V6(from) => {
@@ -185,7 +186,10 @@ impl Engine {
                     && (!from.is_unspecified() || ip.protocol == ip::ICMP6)
             }
         };
-        if !source_ok || link.has(ip.from) {
+        // What is ours on one link comes from nobody on another, but for addresses that hold on one link alone.
+        let local = matches!(ip.from, IpAddr::V6(from) if nd::is_link_local(from));
+        let ours = link.has(ip.from) || !local && self.links.iter().any(|link| link.has(ip.from));
+        if !source_ok || ours {
             return Err(Reason::BadSource);
         }
         if link.has(ip.to) {
