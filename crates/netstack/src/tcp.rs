@@ -112,7 +112,16 @@ enum Role {
     Ready(Listener),
     Used(Connection),
     /// Given up by its user: closes by itself.
-    Leaving,
+    Leaving(Leave),
+}
+
+/// How far an end is that nobody uses any more, and until when that must change: a peer that takes nothing, or never closes, does not
+/// hold its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Leave {
+    /// Its state, and what is left to be sent; `None` if that was not looked at yet.
+    seen: Option<(smol::State, usize)>,
+    until: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -240,7 +249,7 @@ impl Tcp {
             let socket = self.sockets.get_mut::<smol::Socket<'_>>(handle);
             let closed = socket.state() == smol::State::Closed;
             match role {
-                Role::Leaving if closed => {
+                Role::Leaving(_) if closed => {
                     self.sockets.remove(handle);
                     self.ends.swap_remove(at);
                     continue;
@@ -255,6 +264,33 @@ impl Tcp {
             }
             at += 1;
         }
+    }
+
+    /// Resets what was given up and gets no further.
+    fn hurry(&mut self, now: u64) {
+        let patience = self.config.patience_ns;
+        for (handle, role) in &mut self.ends {
+            let Role::Leaving(leave) = role else { continue };
+            let socket = self.sockets.get_mut::<smol::Socket<'_>>(*handle);
+            let seen = Some((socket.state(), socket.send_queue()));
+            if leave.seen != seen {
+                // The last wait ends by itself.
+                let never = patience == 0 || socket.state() == smol::State::TimeWait;
+                let until = if never { u64::MAX } else { now.saturating_add(patience) };
+                *leave = Leave { seen, until };
+            } else if now >= leave.until {
+                socket.abort();
+            }
+        }
+    }
+
+    /// When something that was given up must have got further.
+    fn hurry_at(&self) -> u64 {
+        let leaving = self.ends.iter().filter_map(|(_, role)| match role {
+            Role::Leaving(leave) => Some(leave.until),
+            _ => None,
+        });
+        leaving.min().unwrap_or(u64::MAX)
     }
 
     fn listen(&mut self, listening: Listening) -> Result<(), TcpError> {
@@ -339,7 +375,7 @@ impl Engine {
         let Some(tcp) = self.tcp.as_deref_mut() else { return false };
         for (handle, role) in tcp.ends.iter_mut().filter(|(_, role)| *role == Role::Ready(listener)) {
             tcp.sockets.get_mut::<smol::Socket<'_>>(*handle).abort();
-            *role = Role::Leaving;
+            *role = Role::Leaving(Leave::default());
         }
         let before = tcp.listeners.len();
         tcp.listeners.retain(|one| one.listener != listener);
@@ -460,15 +496,15 @@ impl Engine {
         self.tcp_mut()?.socket(connection).map(smol::Socket::abort)
     }
 
-    /// Gives a connection up: it is closed if it was not, and its memory given back when the peer has closed too, or was
-    /// silent for too long.
+    /// Gives a connection up: it is closed if it was not, and its memory given back when the peer has closed too, was
+    /// silent for too long, or neither took anything nor closed for as long ([`TcpConfig::patience_ns`]); then it is reset.
     pub fn tcp_release(&mut self, connection: Connection) {
         let Some(tcp) = self.tcp.as_deref_mut() else { return };
         if let Ok(socket) = tcp.socket(connection) {
             socket.close();
         }
         for (_, role) in tcp.ends.iter_mut().filter(|(_, role)| *role == Role::Used(connection)) {
-            *role = Role::Leaving;
+            *role = Role::Leaving(Leave::default());
         }
         tcp.tidy();
     }
@@ -517,6 +553,7 @@ impl Engine {
     /// Lets TCP send what it can.
     pub(crate) fn tcp_poll(&mut self, now: u64, out: &mut dyn Emit) {
         let Some(mut tcp) = self.tcp.take() else { return };
+        tcp.hurry(now);
         loop {
             self.tcp_flush(&mut tcp, now, out);
             let before = tcp.pipe.next().is_some();
@@ -573,7 +610,8 @@ impl Engine {
     pub(crate) fn tcp_next(&mut self, now: u64) -> u64 {
         let Some(tcp) = self.tcp.as_deref_mut() else { return u64::MAX };
         let next = tcp.iface.poll_at(instant(now), &tcp.sockets);
-        next.map_or(u64::MAX, |at| u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000).max(now))
+        let next = next.map_or(u64::MAX, |at| u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000));
+        next.min(tcp.hurry_at()).max(now)
     }
 
     /// Whether there is a connection between two ends.
