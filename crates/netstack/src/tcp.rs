@@ -518,6 +518,9 @@ impl Engine {
         payload: &[u8],
         out: &mut dyn Emit,
     ) -> Result<Event, Reason> {
+        if self.tcp.is_some() && largest_asked_for(payload).is_some_and(|most| most < LEAST_SEGMENT) {
+            return Err(Reason::TcpTiny);
+        }
         let Some(mut tcp) = self.tcp.take() else { return Err(Reason::TcpOff) };
         if !tcp.pipe.has_room() {
             self.tcp_flush(&mut tcp, now, out);
@@ -617,6 +620,29 @@ impl Engine {
     /// Whether there is a connection between two ends.
     pub(crate) fn tcp_knows(&self, own: SocketAddr, peer: SocketAddr) -> bool {
         self.tcp.as_deref().is_some_and(|tcp| tcp.state((own.ip(), own.port()), (peer.ip(), peer.port())).is_some())
+    }
+}
+
+/// The least that a peer may ask for as the most payload of a segment: with less, a few bytes of its window cost a packet each. As
+/// Linux's `tcp_min_snd_mss`.
+const LEAST_SEGMENT: u16 = 48;
+
+/// The most payload that a segment which opens a connection asks for, if it says so (RFC 9293 §3.7.1).
+fn largest_asked_for(segment: &[u8]) -> Option<u16> {
+    const SYN: u8 = 2;
+    let (head, _) = segment.split_first_chunk::<20>()?;
+    if head[13] & SYN == 0 {
+        return None;
+    }
+    let mut options = segment.get(20..usize::from(head[12] >> 4) * 4)?;
+    loop {
+        options = match *options {
+            [1, ref rest @ ..] => rest,
+            [2, 4, a, b, ..] => return Some(u16::from_be_bytes([a, b])),
+            [0, ..] | [_, 0 | 1, ..] => return None,
+            [_, len, ..] => options.get(usize::from(len)..)?,
+            _ => return None,
+        };
     }
 }
 

@@ -532,3 +532,31 @@ fn nobody_else_sends_from_an_address_of_ours_on_any_link() {
         );
     }
 }
+
+#[test]
+fn who_opens_with_tiny_segments_opens_nothing() {
+    let mut config = config();
+    config.tcp = Some(insane_netstack::tcp::TcpConfig::default());
+    let opens = |options: &[u8]| {
+        let mut frame = frames::segment(host(false, 2), host(false, 1), (3000, 80), 1, 0, 2);
+        frame.extend_from_slice(options);
+        let len = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&len.to_be_bytes());
+        frame[46] = 0x50 + (options.len() as u8 / 4) * 0x10;
+        frames::reseal(&mut frame);
+        let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+        engine.tcp_listen(None, 80, 1).unwrap();
+        let what = take(&mut engine, 0, &frame, &mut out);
+        engine.poll(0, &mut out);
+        (what, out.len())
+    };
+    for tiny in [[2, 4, 0, 0], [2, 4, 0, 1], [2, 4, 0, 47]] {
+        assert_eq!(opens(&tiny), ("tcp_tiny", 0));
+        assert_eq!(opens(&[&[1, 1, 3, 3, 7, 1, 1, 1][..], &tiny].concat()), ("tcp_tiny", 0));
+    }
+    // Nothing behind the end of the options is one, and what is cut off is none.
+    let fine: [&[u8]; 5] = [&[], &[2, 4, 0, 48], &[2, 4, 5, 180], &[0, 0, 0, 0, 2, 4, 0, 1], &[1, 1, 1, 1]];
+    for options in fine {
+        assert_eq!(opens(options), ("tcp", 1), "{options:?}");
+    }
+}
