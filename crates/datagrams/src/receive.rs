@@ -66,6 +66,9 @@ impl Opened {
                 _ => None,
             };
             take(datagram.from, datagram.payload.bytes(bytes), place);
+        } else {
+            // A piece of a packet, or what a neighbour says, changes when the engine has something to do: it is asked next time.
+            self.due = 0;
         }
     }
 }
@@ -171,9 +174,114 @@ impl<R: RawDatapath> Datagrams<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use insane_datapath::batch::{TxBatch, TxReport};
     use insane_datapath::memory::Slot;
+    use insane_datapath::raw::Front;
+    use insane_datapath::{Capabilities, Datapath, DatapathError, Stats};
+    use insane_netstack::Mac;
+    use insane_netstack::ether::{self, Ethernet};
+    use insane_netstack::ip::{Fragment, Head, UDP};
 
     use super::*;
+    use crate::DatagramConfig;
+
+    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    /// A device with frames that have come, and nobody at the other end.
+    #[derive(Default)]
+    struct Device(Vec<Vec<u8>>);
+
+    struct Whole<'a>(&'a [u8]);
+
+    impl InPlace for Whole<'_> {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn first(&self) -> &[u8] {
+            self.0
+        }
+
+        fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
+            out[..range.len()].copy_from_slice(&self.0[range.clone()]);
+            range.len()
+        }
+    }
+
+    impl Datapath for Device {
+        fn capabilities(&self) -> Capabilities {
+            let mut can = Capabilities::plain("test", 1514);
+            can.needs_packet_engine = true;
+            can
+        }
+
+        fn open(&mut self) -> Result<(), DatapathError> {
+            Ok(())
+        }
+
+        fn address(&self) -> Option<Address> {
+            Some(Address::Ethernet(OURS))
+        }
+
+        fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+            batch.settle(batch.pending().len(), insane_datapath::batch::Outcome::Sent);
+            TxReport::default()
+        }
+
+        fn receive(&mut self, _: &mut RxBatch, _: Option<&mut dyn Place>) -> RxReport {
+            RxReport::default()
+        }
+
+        fn stats(&self) -> Stats {
+            Stats::default()
+        }
+
+        fn close(&mut self) {}
+    }
+
+    impl RawDatapath for Device {
+        fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, _: &mut dyn Front) -> TxReport {
+            self.transmit(batch)
+        }
+
+        fn receive_in_place(&mut self, _: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
+            let mut report = RxReport::default();
+            for frame in self.0.drain(..) {
+                see(&Whole(&frame));
+                report.frames += 1;
+            }
+            report
+        }
+    }
+
+    #[test]
+    fn what_a_frame_makes_due_is_done_without_a_send() {
+        let address = "10.0.0.1/24".parse().unwrap();
+        let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
+        let mut datagrams = Datagrams::new(Device::default(), config);
+        datagrams.open().unwrap();
+        datagrams.arm();
+        // The first piece of a datagram, and no other.
+        let fragment = Some(Fragment { ident: 7, offset: 0, more: true });
+        let (from, to) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let head = Head { from, to, protocol: UDP, hop_limit: 64, class: 0, payload: 800, fragment };
+        let mut frame = vec![0; 14 + 20 + 800];
+        let ethernet = Ethernet { to: Mac(OURS), from: Mac([2, 0, 0, 0, 0, 2]), tag: None, kind: ether::IPV4 };
+        let at = ethernet.write(&mut frame);
+        head.write(&mut frame[at..]);
+        datagrams.raw.0.push(frame);
+        let mut batch = RxBatch { free: vec![Slot::owned(0, 2048)], ..RxBatch::default() };
+        assert_eq!(datagrams.receive(&mut batch, None).frames, 0);
+        datagrams.arm();
+        let unfinished = |datagrams: &Datagrams<Device>| datagrams.opened.as_ref().unwrap().engine.usage()[1];
+        assert_eq!(unfinished(&datagrams), 1);
+        // Its time is over.
+        datagrams.start = datagrams.start.checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");
+        datagrams.arm();
+        assert_eq!(unfinished(&datagrams), 0);
+    }
 
     #[test]
     fn datagrams_are_joined_with_those_that_are_as_long_from_the_same_sender() {

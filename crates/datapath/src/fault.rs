@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
+use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
@@ -30,7 +30,7 @@ pub struct Plan {
 pub struct Injected {
     /// Frames that were handed in.
     pub seen: u64,
-    /// Lost.
+    /// Lost, with those that were held back when the datapath was closed.
     pub lost: u64,
     /// Sent twice.
     pub repeated: u64,
@@ -38,8 +38,10 @@ pub struct Injected {
     pub delayed: u64,
     /// Changed.
     pub changed: u64,
-    /// Lost because the link was cut.
+    /// Lost because the link was cut, with those that were held back then.
     pub cut: u64,
+    /// Taken over, and then refused by the datapath below: one for each time that it should have been sent.
+    pub refused: u64,
 }
 
 #[derive(Debug, Default)]
@@ -122,10 +124,41 @@ impl<D: Datapath> Faulty<D> {
             held.0 = held.0.saturating_sub(1);
         }
         while self.held.front().is_some_and(|held| held.0 == 0) {
-            if let Some((_, to, bytes)) = self.held.pop_front() {
+            let Some((_, to, bytes)) = self.held.pop_front() else { break };
+            let mut shared = self.control.lock();
+            if shared.plan.cut {
+                shared.injected.cut += 1;
+            } else {
                 self.out.frame(to, &bytes, 0);
             }
         }
+    }
+
+    /// Hands what was taken over to the datapath below; whether all of it has an outcome now.
+    fn hand_over(&mut self) -> bool {
+        if !self.out.is_done() {
+            self.inner.transmit(&mut self.out);
+        }
+        let done = self.out.is_done();
+        if done {
+            self.forget();
+        }
+        done
+    }
+
+    /// Forgets what was taken over, and counts what the datapath below refused of it.
+    fn forget(&mut self) {
+        let refused = |frame: &&TxFrame<'_>| !matches!(frame.outcome, Outcome::Sent | Outcome::Pending);
+        self.control.lock().injected.refused += self.out.frames().iter().filter(refused).count() as u64;
+        self.out.clear();
+    }
+
+    /// Drops what has not gone yet; how many frames.
+    fn drop_all(&mut self) -> u64 {
+        let count = self.held.len() + self.out.pending().len();
+        self.held.clear();
+        self.forget();
+        count as u64
     }
 
     fn spoil(&mut self, to: Address, mut bytes: Vec<u8>) {
@@ -185,15 +218,16 @@ impl<D: Datapath> Datapath for Faulty<D> {
 
     fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
         let mut report = TxReport::default();
+        if self.control.lock().plan.cut {
+            // What was on its way is lost with the link.
+            let cut = self.drop_all();
+            self.control.lock().injected.cut += cut;
+        }
         loop {
-            if !self.out.is_done() {
-                self.inner.transmit(&mut self.out);
-            }
             // What was taken over earlier goes first; if it cannot, nothing more is taken.
-            if !self.out.is_done() {
+            if !self.hand_over() {
                 break;
             }
-            self.out.clear();
             let Some(frame) = batch.pending().first() else { break };
             if self.inner.address().is_none() || frame.len() > self.inner.capabilities().max_frame {
                 let outcome = if self.inner.address().is_none() { Outcome::Failed } else { Outcome::TooLarge };
@@ -234,8 +268,8 @@ impl<D: Datapath> Datapath for Faulty<D> {
     }
 
     fn close(&mut self) {
-        self.held.clear();
-        self.out.clear();
+        let lost = self.drop_all();
+        self.control.lock().injected.lost += lost;
         self.inner.close();
     }
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
@@ -77,13 +77,19 @@ struct Shared {
     on: AtomicBool,
     link: AtomicU16,
     producer: Mutex<Option<Producer>>,
-    /// Beside the producer, whose lock the datapath's thread does not wait for: a report must not cost frames.
+    /// Beside the producer, whose lock the datapath's thread does not wait for: a report, or somebody who finds a capture on, must not
+    /// cost frames. Locked first, and for as long as a capture begins or ends.
     listed: Mutex<Option<Listed>>,
 }
 
 impl Shared {
-    fn list(&self, one: Option<Listed>) {
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = one;
+    fn listed(&self) -> MutexGuard<'_, Option<Listed>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn produce(&self, by: Option<Producer>) {
+        self.on.store(by.is_some(), Ordering::Relaxed);
+        *self.producer.lock().unwrap_or_else(PoisonError::into_inner) = by;
     }
 }
 
@@ -108,16 +114,14 @@ impl Control {
     /// # Errors
     /// [`Refused::Busy`]: one capture at a time.
     pub fn start(&self, most_bytes: usize, by: impl Into<String>) -> Result<Capture, Refused> {
-        let mut producer = self.shared.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if producer.is_some() {
+        let mut listed = self.shared.listed();
+        if listed.is_some() {
             return Err(Refused::Busy);
         }
         let (sender, chunks) = channel();
         let queue = Arc::new(Queue::default());
-        *producer = Some(Producer { chunks: sender, queue: queue.clone(), most_bytes });
-        self.shared.list(Some(Listed { by: by.into(), since: Instant::now(), queue: queue.clone() }));
-        drop(producer);
-        self.shared.on.store(true, Ordering::Relaxed);
+        *listed = Some(Listed { by: by.into(), since: Instant::now(), queue: queue.clone() });
+        self.shared.produce(Some(Producer { chunks: sender, queue: queue.clone(), most_bytes }));
         Ok(Capture { shared: self.shared.clone(), chunks, queue })
     }
 
@@ -130,7 +134,7 @@ impl Control {
     /// The capture that is on, if one is.
     #[must_use]
     pub fn running(&self) -> Option<Running> {
-        let listed = self.shared.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = self.shared.listed();
         let Listed { by, since, queue } = listed.as_ref()?;
         Some(Running { by: by.clone(), age: since.elapsed(), counts: queue.counts() })
     }
@@ -175,12 +179,11 @@ impl Capture {
 
     /// Captures no more; what was captured can still be taken. Stopping twice is no error.
     pub fn stop(&self) {
-        let mut producer = self.shared.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listed = self.shared.listed();
         // Another capture may have begun since this one was stopped.
-        if producer.as_ref().is_some_and(|producer| Arc::ptr_eq(&producer.queue, &self.queue)) {
-            self.shared.on.store(false, Ordering::Relaxed);
-            *producer = None;
-            self.shared.list(None);
+        if listed.as_ref().is_some_and(|listed| Arc::ptr_eq(&listed.queue, &self.queue)) {
+            self.shared.produce(None);
+            *listed = None;
         }
     }
 
@@ -391,9 +394,9 @@ fn headers(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> ([u8; MOST_HEADE
 impl<D> Drop for Tap<D> {
     /// Who writes a capture away is told that nothing more comes.
     fn drop(&mut self) {
-        self.shared.on.store(false, Ordering::Relaxed);
-        *self.shared.producer.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.shared.list(None);
+        let mut listed = self.shared.listed();
+        self.shared.produce(None);
+        *listed = None;
     }
 }
 

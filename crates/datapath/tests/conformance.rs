@@ -88,3 +88,46 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
     let (whole, _, injected) = through(Plan { cut: true, ..Plan::default() }, 1, 50);
     assert_eq!((whole.len(), injected.cut, injected.seen), (0, 50, 50));
 }
+
+/// What has arrived.
+fn arrived(b: &mut dyn Datapath) -> u64 {
+    let mut rx = RxBatch { free: (0..16).map(|id| Slot::owned(id, 65_536)).collect(), ..RxBatch::default() };
+    let mut count = 0;
+    while b.receive(&mut rx, None).frames > 0 {
+        count += rx.taken.len() as u64;
+        rx.free.extend(rx.taken.drain(..).map(|taken| taken.slot));
+    }
+    count
+}
+
+#[test]
+fn what_is_held_back_is_cut_with_the_link_lost_with_its_end_and_counted() {
+    let hub = Hub::default();
+    let plan = Plan { delay_ppm: 1_000_000, ..Plan::default() };
+    let (mut a, mut b) = (Faulty::new(hub.port(1), plan, 3), hub.port(2));
+    a.open().unwrap();
+    b.open().unwrap();
+    let control = a.control();
+    let mut send = |a: &mut dyn Datapath, to: u32| {
+        let mut tx = TxBatch::default();
+        (0..100).for_each(|_| tx.frame(Address::Port(to), b"frame", 0));
+        a.transmit(&mut tx);
+        arrived(&mut b)
+    };
+    let mut came = send(&mut a, 2);
+    let held = 100 - came;
+    assert!(held > 0, "nothing is held back: the test would show nothing");
+    control.cut(true);
+    assert_eq!((send(&mut a, 2), control.injected().cut), (0, 100 + held));
+    control.cut(false);
+    // What the technology refuses afterwards is known too: nobody is at that port.
+    control.set(Plan::default());
+    came += send(&mut a, 9);
+    assert_eq!((came, control.injected().refused), (100 - held, 100));
+    control.set(plan);
+    came += send(&mut a, 2);
+    a.close();
+    let is = control.injected();
+    assert!(is.lost > 0, "{is:?}");
+    assert_eq!(is.seen, came + is.lost + is.cut + is.refused, "{is:?}");
+}

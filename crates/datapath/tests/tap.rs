@@ -300,3 +300,36 @@ fn one_capture_at_a_time_which_ends_with_its_end_or_the_datapath() {
     drop(tap);
     assert_eq!((second.next(Duration::ZERO), control.running()), (Err(Ended), None));
 }
+
+#[test]
+fn who_finds_a_capture_busy_costs_it_no_frame() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const FRAMES: u64 = 20_000;
+    let mut tap = Tap::new(Mirror { own: Some(Address::Port(1)), ..Mirror::default() });
+    let control = tap.control();
+    let first = control.start(ROOM, "the first").unwrap();
+    first.stop();
+    let capture = control.start(ROOM, "a test").unwrap();
+    let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (begun, done) = (&begun, &done);
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(control.start(ROOM, "another").err(), Some(Refused::Busy));
+                first.stop();
+                begun.store(true, Ordering::Relaxed);
+            }
+        });
+        while !begun.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        for number in 0..FRAMES {
+            let mut tx = TxBatch::default();
+            tx.frame(Address::Port(2), &pattern(number, 64), 0);
+            tap.transmit(&mut tx);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let counts = capture.counts();
+    assert_eq!((counts.captured, counts.dropped), (FRAMES, 0));
+}

@@ -1,7 +1,7 @@
 //! Which station has which address: one cache for ARP and neighbour discovery, with the states of RFC 4861 §7.3.2.
 //!
-//! An entry is made by a need of ours, or by a question that a neighbour asked us; nothing else makes one. What neighbours
-//! cause never pushes out what we use. An address that is used is asked after again from time to time, by unicast, and
+//! An entry is made by a need of ours, or by a question that a neighbour asked us; nothing else makes one: to answer a packet is no
+//! need, for whoever sent it can be answered. What neighbours cause never pushes out what we use. An address that is used is asked after again from time to time, by unicast, and
 //! forgotten when nobody answers.
 
 use std::net::IpAddr;
@@ -135,10 +135,28 @@ impl Neighbours {
     /// The station of an address that something is to be sent to.
     pub(crate) fn find(&mut self, now: u64, key: Key) -> Found {
         let Some(place) = self.table.find(&key) else { return self.begin(now, key) };
-        let retry = self.retry_ns;
         let Some((_, one)) = self.table.at_mut(place) else { return Found::Full };
         one.used = now;
         one.ours = true;
+        self.use_at(now, place)
+    }
+
+    /// The station of an address to which something is answered, if it is known: nobody is asked for it.
+    pub(crate) fn known(&mut self, now: u64, key: Key) -> Option<Mac> {
+        let place = self.table.find(&key)?;
+        let (_, one) = self.table.at_mut(place)?;
+        if matches!(one.state, State::Incomplete(_) | State::Failed) {
+            return None;
+        }
+        match self.use_at(now, place) {
+            Found::Station(station, _) => Some(station),
+            _ => None,
+        }
+    }
+
+    fn use_at(&mut self, now: u64, place: usize) -> Found {
+        let retry = self.retry_ns;
+        let Some((_, one)) = self.table.at_mut(place) else { return Found::Full };
         match one.state {
             State::Incomplete(_) => return Found::Asked(place),
             State::Failed if now < one.due => return Found::Silent,

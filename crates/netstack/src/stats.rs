@@ -96,6 +96,8 @@ reasons! {
     TcpOff, "tcp_off", true;
     /// A TCP segment for which there was no room.
     TcpFull, "tcp_full", true;
+    /// A TCP segment that opens a connection in which we should send tiny segments.
+    TcpTiny, "tcp_tiny", true;
     /// An ICMP message that is cut off or has a wrong checksum.
     IcmpMalformed, "icmp_malformed", true;
     /// An ICMP message of a kind that nothing here needs.

@@ -18,6 +18,7 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpListenEndpoint};
 
 use crate::emit::Emit;
 use crate::engine::{Engine, Event};
+use crate::ether::Mac;
 use crate::flow::endpoint;
 use crate::ip::{self, Head, Ip};
 use crate::nd;
@@ -111,7 +112,16 @@ enum Role {
     Ready(Listener),
     Used(Connection),
     /// Given up by its user: closes by itself.
-    Leaving,
+    Leaving(Leave),
+}
+
+/// How far an end is that nobody uses any more, and until when that must change: a peer that takes nothing, or never closes, does not
+/// hold its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Leave {
+    /// Its state, and what is left to be sent; `None` if that was not looked at yet.
+    seen: Option<(smol::State, usize)>,
+    until: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +140,34 @@ pub(crate) struct Tcp {
     listeners: Vec<Listening>,
     next: u32,
     dynamic: u16,
+    askers: Askers,
+}
+
+/// Who sent segments last that are of no connection, with the interfaces and stations that these came from: what TCP answers goes
+/// there. The oldest makes room.
+struct Askers {
+    list: Vec<(IpAddr, (usize, Mac))>,
+    oldest: usize,
+}
+
+impl Askers {
+    /// As many as there can be answers on their way.
+    const MOST: usize = 128;
+
+    fn note(&mut self, asker: IpAddr, from: (usize, Mac)) {
+        if let Some(known) = self.list.iter_mut().find(|(address, _)| *address == asker) {
+            known.1 = from;
+        } else if self.list.len() < Self::MOST {
+            self.list.push((asker, from));
+        } else {
+            self.list[self.oldest] = (asker, from);
+            self.oldest = (self.oldest + 1) % Self::MOST;
+        }
+    }
+
+    fn find(&self, asker: IpAddr) -> Option<(usize, Mac)> {
+        self.list.iter().find(|(address, _)| *address == asker).map(|(_, from)| *from)
+    }
 }
 
 impl core::fmt::Debug for Tcp {
@@ -172,6 +210,7 @@ impl Tcp {
             listeners: Vec::new(),
             next: 0,
             dynamic: DYNAMIC.start() + (seed >> 16) as u16 % 16_384,
+            askers: Askers { list: Vec::with_capacity(Askers::MOST), oldest: 0 },
         }
     }
 
@@ -210,7 +249,7 @@ impl Tcp {
             let socket = self.sockets.get_mut::<smol::Socket<'_>>(handle);
             let closed = socket.state() == smol::State::Closed;
             match role {
-                Role::Leaving if closed => {
+                Role::Leaving(_) if closed => {
                     self.sockets.remove(handle);
                     self.ends.swap_remove(at);
                     continue;
@@ -227,6 +266,33 @@ impl Tcp {
         }
     }
 
+    /// Resets what was given up and gets no further.
+    fn hurry(&mut self, now: u64) {
+        let patience = self.config.patience_ns;
+        for (handle, role) in &mut self.ends {
+            let Role::Leaving(leave) = role else { continue };
+            let socket = self.sockets.get_mut::<smol::Socket<'_>>(*handle);
+            let seen = Some((socket.state(), socket.send_queue()));
+            if leave.seen != seen {
+                // The last wait ends by itself.
+                let never = patience == 0 || socket.state() == smol::State::TimeWait;
+                let until = if never { u64::MAX } else { now.saturating_add(patience) };
+                *leave = Leave { seen, until };
+            } else if now >= leave.until {
+                socket.abort();
+            }
+        }
+    }
+
+    /// When something that was given up must have got further.
+    fn hurry_at(&self) -> u64 {
+        let leaving = self.ends.iter().filter_map(|(_, role)| match role {
+            Role::Leaving(leave) => Some(leave.until),
+            _ => None,
+        });
+        leaving.min().unwrap_or(u64::MAX)
+    }
+
     fn listen(&mut self, listening: Listening) -> Result<(), TcpError> {
         let ready = |tcp: &Self| tcp.ends.iter().filter(|(_, role)| *role == Role::Ready(listening.listener)).count();
         while ready(self) < listening.backlog {
@@ -234,6 +300,29 @@ impl Tcp {
             let _ = self.sockets.get_mut::<smol::Socket<'_>>(handle).listen(listening.at);
         }
         Ok(())
+    }
+
+    /// How far the connection between two ends is, if there is one.
+    fn state(&self, own: (IpAddr, u16), peer: (IpAddr, u16)) -> Option<smol::State> {
+        let same = |end: Option<smoltcp::wire::IpEndpoint>, other: (IpAddr, u16)| {
+            end.is_some_and(|end| (IpAddr::from(end.addr), end.port) == other)
+        };
+        let mut sockets = self.ends.iter().map(|(handle, _)| self.sockets.get::<smol::Socket<'_>>(*handle));
+        let found = sockets.find(|one| same(one.local_endpoint(), own) && same(one.remote_endpoint(), peer));
+        found.map(smol::Socket::state)
+    }
+
+    /// Whether a segment that has come in is of a connection.
+    fn has(&self, ip: &Ip, segment: &[u8]) -> bool {
+        let Some((from, to)) = ports(segment) else { return false };
+        self.state((ip.to, to), (ip.from, from)).is_some()
+    }
+
+    /// Whether a segment that goes out only answers a stranger: it is of no connection, or of one that nobody here wanted and
+    /// whose peer has not shown yet that it hears us.
+    fn answers(&self, ip: &Ip, segment: &[u8]) -> bool {
+        let Some((from, to)) = ports(segment) else { return true };
+        self.state((ip.from, from), (ip.to, to)).is_none_or(|state| state == smol::State::SynReceived)
     }
 
     /// A free port for a connection to an address.
@@ -286,7 +375,7 @@ impl Engine {
         let Some(tcp) = self.tcp.as_deref_mut() else { return false };
         for (handle, role) in tcp.ends.iter_mut().filter(|(_, role)| *role == Role::Ready(listener)) {
             tcp.sockets.get_mut::<smol::Socket<'_>>(*handle).abort();
-            *role = Role::Leaving;
+            *role = Role::Leaving(Leave::default());
         }
         let before = tcp.listeners.len();
         tcp.listeners.retain(|one| one.listener != listener);
@@ -407,32 +496,39 @@ impl Engine {
         self.tcp_mut()?.socket(connection).map(smol::Socket::abort)
     }
 
-    /// Gives a connection up: it is closed if it was not, and its memory given back when the peer has closed too, or was
-    /// silent for too long.
+    /// Gives a connection up: it is closed if it was not, and its memory given back when the peer has closed too, was
+    /// silent for too long, or neither took anything nor closed for as long ([`TcpConfig::patience_ns`]); then it is reset.
     pub fn tcp_release(&mut self, connection: Connection) {
         let Some(tcp) = self.tcp.as_deref_mut() else { return };
         if let Ok(socket) = tcp.socket(connection) {
             socket.close();
         }
         for (_, role) in tcp.ends.iter_mut().filter(|(_, role)| *role == Role::Used(connection)) {
-            *role = Role::Leaving;
+            *role = Role::Leaving(Leave::default());
         }
         tcp.tidy();
     }
 
-    /// Hands a segment to TCP.
+    /// Hands a segment to TCP, with the interface and the station that it came from.
     pub(crate) fn tcp_segment(
         &mut self,
         now: u64,
         ip: &Ip,
+        from: (usize, Mac),
         payload: &[u8],
         out: &mut dyn Emit,
     ) -> Result<Event, Reason> {
+        if self.tcp.is_some() && largest_asked_for(payload).is_some_and(|most| most < LEAST_SEGMENT) {
+            return Err(Reason::TcpTiny);
+        }
         let Some(mut tcp) = self.tcp.take() else { return Err(Reason::TcpOff) };
         if !tcp.pipe.has_room() {
             self.tcp_flush(&mut tcp, now, out);
         }
         let event = if tcp.pipe.has_room() {
+            if !tcp.has(ip, payload) {
+                tcp.askers.note(ip.from, from);
+            }
             let head = Head {
                 from: ip.from,
                 to: ip.to,
@@ -460,6 +556,7 @@ impl Engine {
     /// Lets TCP send what it can.
     pub(crate) fn tcp_poll(&mut self, now: u64, out: &mut dyn Emit) {
         let Some(mut tcp) = self.tcp.take() else { return };
+        tcp.hurry(now);
         loop {
             self.tcp_flush(&mut tcp, now, out);
             let before = tcp.pipe.next().is_some();
@@ -502,7 +599,11 @@ impl Engine {
                     may_cut: true,
                 };
                 // Counted if it fails, and sent again by TCP.
-                let _ = self.output(now, &meta, &[payload], out);
+                let _ = if tcp.answers(&ip, payload) {
+                    self.reply(now, &meta, tcp.askers.find(ip.to), &[payload], out)
+                } else {
+                    self.output(now, &meta, &[payload], out)
+                };
             }
             tcp.pipe.sent();
         }
@@ -512,20 +613,43 @@ impl Engine {
     pub(crate) fn tcp_next(&mut self, now: u64) -> u64 {
         let Some(tcp) = self.tcp.as_deref_mut() else { return u64::MAX };
         let next = tcp.iface.poll_at(instant(now), &tcp.sockets);
-        next.map_or(u64::MAX, |at| u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000).max(now))
+        let next = next.map_or(u64::MAX, |at| u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000));
+        next.min(tcp.hurry_at()).max(now)
     }
 
     /// Whether there is a connection between two ends.
     pub(crate) fn tcp_knows(&self, own: SocketAddr, peer: SocketAddr) -> bool {
-        let Some(tcp) = self.tcp.as_deref() else { return false };
-        tcp.ends.iter().any(|(handle, _)| {
-            let socket = tcp.sockets.get::<smol::Socket<'_>>(*handle);
-            let same = |end: Option<smoltcp::wire::IpEndpoint>, other: SocketAddr| {
-                end.is_some_and(|end| IpAddr::from(end.addr) == other.ip() && end.port == other.port())
-            };
-            same(socket.local_endpoint(), own) && same(socket.remote_endpoint(), peer)
-        })
+        self.tcp.as_deref().is_some_and(|tcp| tcp.state((own.ip(), own.port()), (peer.ip(), peer.port())).is_some())
     }
+}
+
+/// The least that a peer may ask for as the most payload of a segment: with less, a few bytes of its window cost a packet each. As
+/// Linux's `tcp_min_snd_mss`.
+const LEAST_SEGMENT: u16 = 48;
+
+/// The most payload that a segment which opens a connection asks for, if it says so (RFC 9293 §3.7.1).
+fn largest_asked_for(segment: &[u8]) -> Option<u16> {
+    const SYN: u8 = 2;
+    let (head, _) = segment.split_first_chunk::<20>()?;
+    if head[13] & SYN == 0 {
+        return None;
+    }
+    let mut options = segment.get(20..usize::from(head[12] >> 4) * 4)?;
+    loop {
+        options = match *options {
+            [1, ref rest @ ..] => rest,
+            [2, 4, a, b, ..] => return Some(u16::from_be_bytes([a, b])),
+            [0, ..] | [_, 0 | 1, ..] => return None,
+            [_, len, ..] => options.get(usize::from(len)..)?,
+            _ => return None,
+        };
+    }
+}
+
+/// The ports of a segment, the sender's first.
+fn ports(segment: &[u8]) -> Option<(u16, u16)> {
+    let [a, b, c, d, ..] = *segment else { return None };
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
 
 /// The header of an IPv4 packet that TCP has made: without a checksum, which the engine makes.

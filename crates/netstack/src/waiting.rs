@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::table::{BLOCK, Blocks, Chain};
+use crate::table::{BLOCK, Blocks, CHAIN, Chain};
 
 /// What is known of a packet but its payload.
 #[derive(Debug, Clone, Copy)]
@@ -43,10 +43,23 @@ impl Waiting {
         Self { parked: Vec::with_capacity(packets), blocks, packets, per_neighbour, order: 0 }
     }
 
-    /// Keeps a packet. How many others of this neighbour it pushed out; `None` if there is no room for it.
+    /// Whether there is room for so many bytes for a neighbour, if what waits for it already makes room.
+    fn fits(&self, neighbour: usize, len: usize) -> bool {
+        let own = self.parked.iter().filter(|parked| parked.neighbour == neighbour);
+        let (count, blocks) = own.fold((0, 0), |(count, blocks), one| (count + 1, blocks + one.chain.blocks()));
+        self.per_neighbour > 0
+            && self.parked.len() - count < self.packets
+            && len <= CHAIN * BLOCK
+            && Chain::EMPTY.missing(0, len) <= self.blocks.free() + blocks
+    }
+
+    /// Keeps a packet. How many others of this neighbour it pushed out; `None`, with none pushed out, if there is no room for it.
     pub(crate) fn park(&mut self, neighbour: usize, meta: &Meta, pieces: &[&[u8]]) -> Option<usize> {
         let mut pushed = 0;
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if !self.fits(neighbour, len) {
+            return None;
+        }
         loop {
             let mine = self.parked.iter().filter(|parked| parked.neighbour == neighbour).count();
             let room = self.parked.len() < self.packets && Chain::EMPTY.missing(0, len) <= self.blocks.free();
@@ -115,11 +128,18 @@ mod tests {
         }
         assert_eq!(waiting.park(2, &meta, &[&[9; 10]]), Some(0));
         assert_eq!(waiting.park(3, &meta, &[&[9; 10]]), None);
+        // What finds no room in any case pushes nothing out: of 16 blocks others have one.
+        assert_eq!(waiting.park(1, &meta, &[&[0; 15 * BLOCK], &[0]]), None);
+        assert_eq!(waiting.park(1, &meta, &[&[0; 40_000], &[0; 40_000]]), None);
+        assert_eq!(waiting.len(), 4);
         for n in 2..5 {
             assert!(waiting.unpark(1, &mut out).is_some_and(|(_, len)| out[..len] == [n; 3000]));
         }
         assert!(waiting.unpark(1, &mut out).is_none() && waiting.give_up(2) && !waiting.give_up(2));
         assert_eq!((waiting.len(), waiting.blocks.free()), (0, 16));
         assert_eq!(waiting.park(1, &meta, &[&[0; 40_000]]), None);
+        assert_eq!(waiting.park(1, &meta, &[&[0; 10]]), Some(0));
+        assert_eq!(waiting.park(1, &meta, &[&[0; 16 * BLOCK]]), Some(1));
+        assert_eq!((waiting.len(), waiting.blocks.free()), (1, 0));
     }
 }

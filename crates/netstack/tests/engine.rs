@@ -458,3 +458,105 @@ fn configurations_that_cannot_be() {
     assert_eq!(route, Some(ConfigError::Route(0)));
     let _ = ip::UDP;
 }
+
+#[test]
+fn answers_to_strangers_never_push_out_a_neighbour_in_use() {
+    use insane_netstack::tcp::TcpConfig;
+    const QUESTIONS: u32 = 10_000;
+    let us = host(true, 1);
+    let stranger = |n: u32| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 1, (n >> 16) as u16, n as u16));
+    type Question = (&'static str, fn(IpAddr, IpAddr, u32) -> Vec<u8>);
+    let questions: [Question; 5] = [
+        ("an echo", |from, us, _| echo(from, us, b"x")),
+        ("a closed port", |from, us, _| udp(from, us, (2000, 9), b"x")),
+        ("a reset", |from, us, n| frames::segment(from, us, (3000, 81), n, 0, 2)),
+        ("a connection", |from, us, n| frames::segment(from, us, (3000, 80), n, 0, 2)),
+        ("a packet never finished", |from, us, n| pieces(from, us, n, &[3; 2000], 1000).swap_remove(0)),
+    ];
+    for (what, question) in questions {
+        let mut config = config();
+        config.limits.neighbours = 8;
+        config.limits.errors = Rate { per_second: 100_000, burst: 1000 };
+        config.tcp = Some(TcpConfig { connections: 4, receive_bytes: 4096, send_bytes: 4096, ..TcpConfig::default() });
+        let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+        engine.tcp_listen(None, 80, 4).unwrap();
+        let bound = engine.bind(None, 1000).unwrap();
+        let mut flow = engine.flow(bound, to(false, 2, 2000));
+        assert_eq!(engine.header(0, &mut flow, 4, &mut out).err(), Some(SendError::Resolving));
+        take(&mut engine, 0, &arp(Operation::Reply, PEER, "10.0.0.2", "10.0.0.1", OURS), &mut out);
+        out.clear();
+        for n in 1..=QUESTIONS {
+            let now = u64::from(n) * 1_000_000;
+            let mut frame = question(stranger(n), us, n);
+            frame[6..12].copy_from_slice(&OTHER.0);
+            take(&mut engine, now, &frame, &mut out);
+            engine.poll(now, &mut out);
+            assert!(engine.header(now, &mut flow, 4, &mut out).is_ok(), "{what}: after {n}");
+        }
+        // Packets that were never finished are told of then.
+        let late = 75 * SECOND;
+        engine.poll(late, &mut out);
+        assert!(engine.header(late, &mut flow, 4, &mut out).is_ok(), "{what}: at last");
+        assert_eq!((engine.usage()[0], engine.usage()[2]), (1, 0), "{what}");
+        // Who asks is answered, at the station that asked.
+        let least = if what.starts_with("an echo") { QUESTIONS as usize } else { 4 };
+        assert!(out.len() >= least || what.ends_with("finished"), "{what}: {} answers", out.len());
+        assert!(out.iter().all(|(_, frame)| frame[..6] == OTHER.0), "{what}");
+        assert!(engine.stats().adds_up());
+    }
+}
+
+#[test]
+fn nobody_else_sends_from_an_address_of_ours_on_any_link() {
+    let mut config = config();
+    let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+    let nets = vec![prefix("10.7.0.1/24"), prefix("fd07::1/64"), prefix("fe80::7/64")];
+    config.interfaces.push(Interface { device: 4, ..Interface::new(Mac([2, 0, 0, 0, 0, 7]), nets) });
+    let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+    engine.bind(None, 1000).unwrap();
+    for (from, what) in [
+        ("10.0.0.1", "bad_source"),
+        ("10.7.0.1", "bad_source"),
+        ("10.7.0.255", "bad_source"),
+        ("10.7.0.2", "udp"),
+        ("fd07::1", "bad_source"),
+        ("fd07::2", "udp"),
+        // On each link somebody may have the same address of that link.
+        ("fe80::7", "udp"),
+    ] {
+        let from = frames::ip(from);
+        assert_eq!(
+            take(&mut engine, 0, &udp(from, host(from.is_ipv6(), 1), (2000, 1000), b"x"), &mut out),
+            what,
+            "{from}"
+        );
+    }
+}
+
+#[test]
+fn who_opens_with_tiny_segments_opens_nothing() {
+    let mut config = config();
+    config.tcp = Some(insane_netstack::tcp::TcpConfig::default());
+    let opens = |options: &[u8]| {
+        let mut frame = frames::segment(host(false, 2), host(false, 1), (3000, 80), 1, 0, 2);
+        frame.extend_from_slice(options);
+        let len = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&len.to_be_bytes());
+        frame[46] = 0x50 + (options.len() as u8 / 4) * 0x10;
+        frames::reseal(&mut frame);
+        let (mut engine, mut out) = (Engine::new(&config).unwrap(), Frames::new());
+        engine.tcp_listen(None, 80, 1).unwrap();
+        let what = take(&mut engine, 0, &frame, &mut out);
+        engine.poll(0, &mut out);
+        (what, out.len())
+    };
+    for tiny in [[2, 4, 0, 0], [2, 4, 0, 1], [2, 4, 0, 47]] {
+        assert_eq!(opens(&tiny), ("tcp_tiny", 0));
+        assert_eq!(opens(&[&[1, 1, 3, 3, 7, 1, 1, 1][..], &tiny].concat()), ("tcp_tiny", 0));
+    }
+    // Nothing behind the end of the options is one, and what is cut off is none.
+    let fine: [&[u8]; 5] = [&[], &[2, 4, 0, 48], &[2, 4, 5, 180], &[0, 0, 0, 0, 2, 4, 0, 1], &[1, 1, 1, 1]];
+    for options in fine {
+        assert_eq!(opens(options), ("tcp", 1), "{options:?}");
+    }
+}

@@ -193,3 +193,38 @@ fn datagrams(seed: u64, faults: Faults, six: bool, sizes: &[usize]) -> Result<us
     prop_assert!(link.engines.iter().all(|engine| engine.stats().adds_up()));
     Ok(sent.iter().filter(|sent| !link.got[1].contains(sent)).count())
 }
+
+#[test]
+fn a_peer_that_never_closes_holds_no_place_for_ever() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut link = Link::new(7, Faults { lost: 0, repeated: 0, delayed: 0, changed: 0 });
+    let listener = link.engines[1].tcp_listen(None, 80, 1).unwrap();
+    let first = link.engines[0].tcp_connect(0, (host(false, 2), 80).into()).unwrap();
+    let second = loop {
+        link.step();
+        if let Some(second) = link.engines[1].tcp_accept(link.now, listener) {
+            break second;
+        }
+        assert!(link.now < SECOND, "it does not open");
+    };
+    // All other places are taken.
+    for _ in 0..3 {
+        link.engines[0].tcp_connect(0, (host(false, 9), 80).into()).unwrap();
+    }
+    link.engines[0].tcp_send(first, b"last words").unwrap();
+    link.engines[0].tcp_release(first);
+    let connect = |link: &mut Link| link.engines[0].tcp_connect(link.now, (host(false, 2), 80).into());
+    while link.now < 14 * SECOND {
+        link.step();
+    }
+    // The peer may have more to say for as long as it may be silent.
+    assert_eq!(connect(&mut link), Err(TcpError::Full));
+    let mut buffer = [0; 32];
+    assert_eq!(link.engines[1].tcp_receive(second, &mut buffer), Ok(10));
+    assert_eq!(link.engines[1].tcp_state(second), Ok(TcpState::PeerClosed));
+    while link.now < 17 * SECOND {
+        link.step();
+    }
+    assert_eq!(link.engines[1].tcp_state(second), Ok(TcpState::Closed));
+    assert!(connect(&mut link).is_ok());
+}

@@ -30,7 +30,7 @@ pub struct Chosen {
     pub buffer_bytes: usize,
     /// The largest frame in bytes.
     pub max_frame: usize,
-    /// The queues.
+    /// The queues, those that send first.
     pub queues: Vec<u32>,
     /// The buffers of each queue.
     pub buffers: u32,

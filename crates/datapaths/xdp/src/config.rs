@@ -11,7 +11,7 @@ pub const LOCAL_ETHERTYPE: u16 = 0x88b5;
 pub struct XdpConfig {
     /// The interface, by its name. It must be up when frames are to flow; it need not be to be opened.
     pub interface: String,
-    /// Its receive queues that are taken.
+    /// Its receive queues that are taken. It is sent by those of them that the interface sends by too, of which there must be one.
     pub queues: Queues,
     /// Which frames are taken; the kernel gets all others.
     pub filter: Filter,
@@ -110,7 +110,8 @@ impl Default for Filter {
 pub enum Vlan {
     /// Frames without a tag, or with one or two.
     Any,
-    /// Frames without a tag.
+    /// Frames without a tag, or with one that says a priority alone (number 0). Where the interface takes tags off, frames of all VLANs
+    /// seem to have none; that is noted in [`crate::Chosen::notes`].
     Untagged,
     /// Frames whose outer tag has this number, 1 to 4094.
     Tagged(u16),

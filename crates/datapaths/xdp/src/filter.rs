@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! frame shorter than 14 bytes            -> kernel
-//! step over VLAN tags, or check the one that is asked for (else -> kernel)
+//! step over VLAN tags, or check the one that is asked for, or that there is none but for a priority (else -> kernel)
 //! destination is the station             -> socket
 //! ethertype is listed                    -> socket
 //! ARP, with a station: Ethernet and IPv4, target address is listed -> socket
@@ -23,53 +23,62 @@
 //!   2: r7 = *(u32 *)(r9 + 4)          where it ends
 //!   3: r0 = r6
 //!   4: r0 += 0xe
-//!   5: if r0 > r7 goto +38            no Ethernet header: pass
+//!   5: if r0 > r7 goto +47            no Ethernet header: pass
 //!   6: r5 = r6
 //!   7: r5 += 0xc
 //!   8: r8 = *(u16 *)(r5 + 0)          the ethertype
-//!   9: if r8 == 0x81 goto +34         0x8100, a VLAN tag: pass
-//!  10: if r8 == 0xa888 goto +33       0x88a8, a VLAN tag: pass
-//!  11: if r8 == 0x8 goto +2           0x0800, IPv4: to 14
-//!  12: if r8 == 0xdd86 goto +19       0x86dd, IPv6: to 32
-//!  13: goto +30                       anything else: pass
-//!  14: r0 = r5                        is there an IPv4 header?
-//!  15: r0 += 0x16
-//!  16: if r0 > r7 goto +27
-//!  17: r1 = *(u8 *)(r5 + 11)          the protocol
-//!  18: if r1 != 0x11 goto +25         not UDP: pass
-//!  19: r1 = *(u16 *)(r5 + 8)          flags and fragment offset
-//!  20: if r1 & 0xff3f goto +23        more fragments, or not the first: pass
-//!  21: r0 = *(u8 *)(r5 + 2)
-//!  22: r0 &= 0xf
-//!  23: r0 <<= 0x2                     the header's length
-//!  24: if r0 < 0x14 goto +19          less than it can be: pass
-//!  25: r5 += r0
-//!  26: r0 = r5                        are there ports behind it?
-//!  27: r0 += 0x6
-//!  28: if r0 > r7 goto +15
-//!  29: r1 = *(u16 *)(r5 + 4)          the destination port
-//!  30: if r1 == 0x901f goto +15       8080: take
-//!  31: goto +12                       another: pass
-//!  32: r0 = r5                        is there an IPv6 header?
-//!  33: r0 += 0x2a
-//!  34: if r0 > r7 goto +9
-//!  35: r8 = *(u8 *)(r5 + 8)           the next header
-//!  36: if r8 != 0x11 goto +6          not UDP
-//!  37: r0 = r5                        are there ports behind it?
-//!  38: r0 += 0x2e
-//!  39: if r0 > r7 goto +4
-//!  40: r1 = *(u16 *)(r5 + 44)         the destination port
-//!  41: if r1 == 0x901f goto +4        8080: take
-//!  42: goto +1                        another: pass
-//!  43: goto +0                        no other protocol is taken here: pass
-//!  44: r0 = 0x2                       pass: XDP_PASS
-//!  45: exit
-//!  46: r2 = *(u32 *)(r9 + 16)         take: the queue's number
-//!  47: r1 = map
-//!  48: (second half)
-//!  49: r3 = 0x2                       XDP_PASS, if the queue has no socket
-//!  50: call 51                        bpf_redirect_map
-//!  51: exit
+//!   9: if r8 != 0x81 goto +8          no VLAN tag 0x8100: to 18
+//!  10: r0 = r5                        is there a tag?
+//!  11: r0 += 0x6
+//!  12: if r0 > r7 goto +40
+//!  13: r5 += 0x4
+//!  14: r8 = *(u16 *)(r5 + 0)          the ethertype behind it
+//!  15: r1 = *(u16 *)(r5 + -2)
+//!  16: r1 &= 0xff0f                   the VLAN's number
+//!  17: if r1 != 0x0 goto +35          not a priority alone: pass
+//!  18: if r8 == 0x81 goto +34         0x8100, another VLAN tag: pass
+//!  19: if r8 == 0xa888 goto +33       0x88a8, a VLAN tag: pass
+//!  20: if r8 == 0x8 goto +2           0x0800, IPv4: to 23
+//!  21: if r8 == 0xdd86 goto +19       0x86dd, IPv6: to 41
+//!  22: goto +30                       anything else: pass
+//!  23: r0 = r5                        is there an IPv4 header?
+//!  24: r0 += 0x16
+//!  25: if r0 > r7 goto +27
+//!  26: r1 = *(u8 *)(r5 + 11)          the protocol
+//!  27: if r1 != 0x11 goto +25         not UDP: pass
+//!  28: r1 = *(u16 *)(r5 + 8)          flags and fragment offset
+//!  29: if r1 & 0xff3f goto +23        more fragments, or not the first: pass
+//!  30: r0 = *(u8 *)(r5 + 2)
+//!  31: r0 &= 0xf
+//!  32: r0 <<= 0x2                     the header's length
+//!  33: if r0 < 0x14 goto +19          less than it can be: pass
+//!  34: r5 += r0
+//!  35: r0 = r5                        are there ports behind it?
+//!  36: r0 += 0x6
+//!  37: if r0 > r7 goto +15
+//!  38: r1 = *(u16 *)(r5 + 4)          the destination port
+//!  39: if r1 == 0x901f goto +15       8080: take
+//!  40: goto +12                       another: pass
+//!  41: r0 = r5                        is there an IPv6 header?
+//!  42: r0 += 0x2a
+//!  43: if r0 > r7 goto +9
+//!  44: r8 = *(u8 *)(r5 + 8)           the next header
+//!  45: if r8 != 0x11 goto +6          not UDP
+//!  46: r0 = r5                        are there ports behind it?
+//!  47: r0 += 0x2e
+//!  48: if r0 > r7 goto +4
+//!  49: r1 = *(u16 *)(r5 + 44)         the destination port
+//!  50: if r1 == 0x901f goto +4        8080: take
+//!  51: goto +1                        another: pass
+//!  52: goto +0                        no other protocol is taken here: pass
+//!  53: r0 = 0x2                       pass: XDP_PASS
+//!  54: exit
+//!  55: r2 = *(u32 *)(r9 + 16)         take: the queue's number
+//!  56: r1 = map
+//!  57: (second half)
+//!  58: r3 = 0x2                       XDP_PASS, if the queue has no socket
+//!  59: call 51                        bpf_redirect_map
+//!  60: exit
 //! ```
 
 use std::net::IpAddr;
@@ -196,6 +205,12 @@ impl Builder<'_> {
     fn vlan(&mut self) {
         match self.filter.vlan {
             Vlan::Untagged => {
+                let plain = self.asm.label();
+                self.asm.jump_if(R8, If::Differs, half(ETHERTYPES_VLAN[0]), plain);
+                // A tag may say a priority alone: then the frame is in no VLAN.
+                self.step_over_tag();
+                self.check_number(0);
+                self.asm.place(plain);
                 for tag in ETHERTYPES_VLAN {
                     self.asm.jump_if(R8, If::Equal, half(tag), self.pass);
                 }
@@ -208,10 +223,7 @@ impl Builder<'_> {
                 self.asm.jump(self.pass);
                 self.asm.place(tagged);
                 self.step_over_tag();
-                // The cursor has gone on: the number is between the two ethertypes.
-                self.asm.load(Size::Half, R1, R5, -2);
-                self.asm.and(R1, half(TAG_NUMBER as u16));
-                self.asm.jump_if(R1, If::Differs, half(number), self.pass);
+                self.check_number(number);
             }
             Vlan::Any => {
                 let done = self.asm.label();
@@ -233,6 +245,14 @@ impl Builder<'_> {
         self.need(TAG_BYTES + i32::from(BODY));
         self.asm.add(R5, TAG_BYTES);
         self.asm.load(Size::Half, R8, R5, 0);
+    }
+
+    /// Passes the frame unless the tag that was stepped over has this number.
+    fn check_number(&mut self, number: u16) {
+        // The cursor has gone on: the number is between the two ethertypes.
+        self.asm.load(Size::Half, R1, R5, -2);
+        self.asm.and(R1, half(TAG_NUMBER as u16));
+        self.asm.jump_if(R1, If::Differs, half(number), self.pass);
     }
 
     fn station(&mut self) {

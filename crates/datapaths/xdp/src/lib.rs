@@ -60,6 +60,10 @@ pub struct XdpDatapath {
     opened: Option<Opened>,
     /// The interface was found down, or without a carrier.
     down: bool,
+    /// The interface was taken away: what has its name now is another one, until it is opened anew.
+    gone: bool,
+    /// Some of what was put was not sent yet, because the device had no room for it, and the kernel goes on only after a call.
+    left: bool,
     /// The queue that is received from first by the next call.
     turn: usize,
     stats: Stats,
@@ -72,7 +76,7 @@ impl XdpDatapath {
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         let (stats, counts) = (Stats::default(), XdpCounts::default());
-        Self { config, opened: None, down: false, turn: 0, stats, counts, chosen: None }
+        Self { config, opened: None, down: false, gone: false, left: false, turn: 0, stats, counts, chosen: None }
     }
 
     /// What was chosen when it was last opened, and why; `None` if it never was. Its text is for `doctor` and the log.
@@ -125,7 +129,8 @@ impl Datapath for XdpDatapath {
     fn open(&mut self) -> Result<(), DatapathError> {
         if self.opened.is_none() {
             let opened = open::open(&self.config)?;
-            (self.stats, self.counts, self.down) = (Stats::default(), XdpCounts::default(), false);
+            (self.stats, self.counts) = (Stats::default(), XdpCounts::default());
+            (self.down, self.gone, self.left) = (false, false, false);
             self.chosen = Some(opened.chosen.clone());
             self.opened = Some(opened);
         }
@@ -166,8 +171,12 @@ impl Datapath for XdpDatapath {
     }
 
     fn arm(&mut self) -> Armed {
+        if self.left {
+            self.kick_all();
+        }
         let Some(opened) = &mut self.opened else { return Armed::Poll };
-        let mut armed = Armed::Sleep;
+        // Nothing says when the device has room again.
+        let mut armed = if self.left { Armed::Poll } else { Armed::Sleep };
         for queue in &mut opened.queues {
             // The driver may wait for a call before it fills the ring again; a socket with something in its ring is readable.
             queue.settle();

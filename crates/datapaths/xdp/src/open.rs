@@ -46,6 +46,8 @@ pub(crate) struct Opened {
     /// All sockets in one, if there are several.
     pub(crate) epoll: Option<OwnedFd>,
     pub(crate) queues: Vec<Queue>,
+    /// How many of them send; those come first.
+    pub(crate) senders: usize,
     pub(crate) umem: Arc<Umem>,
     /// Keeps the interface letting in what is for the station.
     pub(crate) _members: Option<OwnedFd>,
@@ -116,17 +118,14 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         io::ErrorKind::Unsupported => unavailable(format!("{name} is no Ethernet interface")),
         _ => system("SIOCGIFHWADDR")(e),
     })?;
-    if let Vlan::Tagged(number) = config.filter.vlan
-        && interface.takes_tags_off()
-    {
-        return Err(unavailable(format!(
-            "{name} takes the tags off frames before they are seen, so none is of VLAN {number}: `ethtool -K {name} rxvlan off`"
-        )));
-    }
-    let sizes = sizes(config, &interface)?;
-    let (queues, count) = queues(config, &interface)?;
-    let mut patience = Patience { until: Instant::now() + config.patience, waited: Duration::ZERO, busy: 0 };
     let mut notes = Vec::new();
+    check_tags(config, &interface, &mut notes)?;
+    let sizes = sizes(config, &interface)?;
+    let (queues, senders, count) = queues(config, &interface)?;
+    let mut patience = Patience { until: Instant::now() + config.patience, waited: Duration::ZERO, busy: 0 };
+    if let Some(others) = queues.get(senders..).filter(|others| !others.is_empty()) {
+        notes.push(format!("queues {others:?} receive only: the interface sends by fewer than it receives by"));
+    }
 
     let map = bpf::new_map(count).map_err(|e| match e {
         e if is(&e, &[Errno::PERM, Errno::ACCESS]) => missing_right("a map of sockets"),
@@ -182,6 +181,7 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         map,
         epoll: if opened.len() > 1 { Some(gathered(&opened)?) } else { None },
         queues: opened,
+        senders,
         umem,
         _members: members,
         interface,
@@ -203,6 +203,24 @@ fn check(config: &XdpConfig) -> Result<(), DatapathError> {
         return Err(unavailable(format!("{frames} frames a queue: it takes a power of two from 64 to 65536")));
     }
     filter::fault(&config.filter).map_or(Ok(()), |reason| Err(unavailable(reason)))
+}
+
+/// Whether a frame's VLAN can be seen where the filter looks at it.
+fn check_tags(config: &XdpConfig, interface: &Interface, notes: &mut Vec<String>) -> Result<(), DatapathError> {
+    let name = &config.interface;
+    match config.filter.vlan {
+        Vlan::Tagged(number) if interface.takes_tags_off() => Err(unavailable(format!(
+            "{name} takes the tags off frames before they are seen, so none is of VLAN {number}: `ethtool -K {name} rxvlan off`"
+        ))),
+        // Most interfaces do so, and most of them see no VLANs at all.
+        Vlan::Untagged if interface.takes_tags_off() => {
+            notes.push(format!(
+                "{name} takes VLAN tags off, so frames of VLANs seem to have none: if some come, `ethtool -K {name} rxvlan off`"
+            ));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The sizes that follow from the MTU.
@@ -233,10 +251,11 @@ fn sizes(config: &XdpConfig, interface: &Interface) -> Result<Sizes, DatapathErr
     Ok(Sizes { headers, max_frame, slot_bytes, frame_bytes, several: fits.is_none() })
 }
 
-/// The queues to take, and how many the interface has.
-fn queues(config: &XdpConfig, interface: &Interface) -> Result<(Vec<u32>, u32), DatapathError> {
-    let (name, count) = (&config.interface, interface.queues().min(MOST_QUEUES));
-    let numbers: Vec<u32> = match &config.queues {
+/// The queues to take, how many of them send, and how many receive queues the interface has.
+fn queues(config: &XdpConfig, interface: &Interface) -> Result<(Vec<u32>, usize, u32), DatapathError> {
+    let (receive, send) = interface.queues();
+    let (name, count) = (&config.interface, receive.min(MOST_QUEUES));
+    let mut numbers: Vec<u32> = match &config.queues {
         Queues::All => (0..count).collect(),
         Queues::These(numbers) => numbers.clone(),
     };
@@ -252,7 +271,15 @@ fn queues(config: &XdpConfig, interface: &Interface) -> Result<(Vec<u32>, u32), 
             return Err(unavailable(format!("queue {number} is configured twice")));
         }
     }
-    Ok((numbers, count))
+    // The kernel binds a socket to a queue that receives only, and then sends nothing from it and says that all is well.
+    let sends = |number: &u32| *number < send;
+    let senders = numbers.iter().filter(|number| sends(number)).count();
+    if senders == 0 {
+        let which = if send == 1 { "queue 0 alone".into() } else { format!("queues 0 to {} alone", send - 1) };
+        return Err(unavailable(format!("{name} sends by {which}: configure one of these too")));
+    }
+    numbers.sort_by_key(|number| !sends(number));
+    Ok((numbers, senders, count))
 }
 
 fn load(config: &XdpConfig, map: BorrowedFd<'_>, notes: &mut Vec<String>) -> Result<OwnedFd, DatapathError> {

@@ -44,6 +44,8 @@ pub(crate) struct Kick {
     pub(crate) dropped: u64,
     /// The interface is down, gone or has no carrier, perhaps.
     pub(crate) doubt: bool,
+    /// Some is left, for which the kernel has to be called again.
+    pub(crate) left: bool,
 }
 
 /// Why a frame was not put into the send ring.
@@ -162,6 +164,12 @@ impl Queue {
         options.is_ok_and(|o| o.contains(rustix::net::xdp::XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
+    /// Whether its interface was taken away: the kernel leaves this error at a socket that it has unbound for that, and at no other.
+    /// It is given out once, so the caller remembers.
+    pub(crate) fn has_lost_its_interface(&self) -> bool {
+        matches!(sockopt::socket_error(&self.socket), Ok(Err(Errno::NETDOWN)))
+    }
+
     pub(crate) fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.socket).ok()
     }
@@ -234,36 +242,50 @@ impl Queue {
     /// Shows the kernel what was put, and has it sent as far as it will.
     pub(crate) fn kick(&mut self) -> Kick {
         self.send.publish();
-        let mut kick = Kick::default();
-        let mut waiting = self.send.used();
-        // Each call sends some, or drops one, or ends it.
-        for _ in 0..waiting.saturating_add(8) {
-            if waiting == 0 || !self.send.needs_wakeup() {
-                break;
-            }
-            self.calls += 1;
-            let answer = send(&self.socket, &[], SendFlags::DONTWAIT);
-            let left = self.send.used();
-            let went = left < waiting;
-            waiting = left;
-            match answer {
-                Ok(_) | Err(Errno::INTR) => {}
-                // The device dropped a frame; the ring's index shows it with the next call.
-                Err(Errno::BUSY) => {
-                    kick.dropped += 1;
-                    continue;
-                }
-                // It has done its part for one call, or has no memory for more, or the device is full.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {}
-                Err(_) => kick.doubt = true,
-            }
-            if !went {
-                break;
-            }
-        }
-        kick.doubt |= kick.dropped > 0;
+        let ring = &self.send;
+        let (kick, calls) = call_until_sent(
+            || match ring.used() {
+                some if some > 0 && ring.needs_wakeup() => some,
+                _ => 0,
+            },
+            || send(&self.socket, &[], SendFlags::DONTWAIT).map(drop),
+        );
+        self.calls += calls;
         kick
     }
+}
+
+/// Calls the kernel as long as that sends something; says what came of it, and how often it was called. `waiting` says how much a call
+/// is needed for.
+fn call_until_sent(waiting: impl Fn() -> u32, mut call: impl FnMut() -> Result<(), Errno>) -> (Kick, u64) {
+    let (mut kick, mut calls) = (Kick::default(), 0);
+    let mut left = waiting();
+    // Each call sends some, or drops one, or ends it.
+    for _ in 0..left.saturating_add(8) {
+        if left == 0 {
+            break;
+        }
+        calls += 1;
+        let answer = call();
+        let before = core::mem::replace(&mut left, waiting());
+        match answer {
+            Ok(()) | Err(Errno::INTR) => {}
+            // The device dropped a frame; the ring's index shows it with the next call.
+            Err(Errno::BUSY) => {
+                kick.dropped += 1;
+                continue;
+            }
+            // It has done its part for one call, or has no memory for more, or the device is full.
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {}
+            Err(_) => kick.doubt = true,
+        }
+        if left >= before {
+            break;
+        }
+    }
+    kick.doubt |= kick.dropped > 0;
+    kick.left = left > 0;
+    (kick, calls)
 }
 
 /// Receiving.
@@ -348,5 +370,39 @@ impl Queue {
             // Nothing is read: the call has the driver look at its queue. That there is nothing is no error.
             let _ = recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Calls with these answers, each of which takes so many frames off a ring of 100.
+    fn scripted(answers: &[(Result<(), Errno>, u32)]) -> (Kick, u64, u32) {
+        let (ring, mut answers) = (Cell::new(100), answers.iter());
+        let (kick, calls) = call_until_sent(
+            || ring.get(),
+            || {
+                let (answer, taken) = *answers.next().expect("it is called in vain");
+                ring.set(ring.get() - taken);
+                answer
+            },
+        );
+        (kick, calls, ring.get())
+    }
+
+    #[test]
+    fn what_a_full_device_leaves_is_known_to_be_left() {
+        let full = (Err(Errno::AGAIN), 0);
+        let kick = |dropped, doubt, left| Kick { dropped, doubt, left };
+        assert_eq!(scripted(&[(Ok(()), 32), (Ok(()), 68)]), (kick(0, false, false), 2, 0));
+        assert_eq!(scripted(&[(Err(Errno::AGAIN), 32), full]), (kick(0, false, true), 2, 68));
+        assert_eq!(scripted(&[full]), (kick(0, false, true), 1, 100));
+        assert_eq!(
+            scripted(&[(Err(Errno::AGAIN), 99), (Err(Errno::BUSY), 0), (Ok(()), 1)]),
+            (kick(1, true, false), 3, 0)
+        );
+        assert_eq!(scripted(&[(Err(Errno::NETDOWN), 0)]), (kick(0, true, true), 1, 100));
     }
 }

@@ -41,6 +41,9 @@ impl XdpDatapath {
         mut ready: impl FnMut() -> bool,
         mut see: impl FnMut(&Received<'_>) -> Shown,
     ) -> RxReport {
+        if self.left {
+            self.kick_all();
+        }
         let mut report = RxReport::default();
         let Some(opened) = &mut self.opened else { return report };
         let count = opened.queues.len();

@@ -21,7 +21,7 @@ impl XdpDatapath {
         if batch.is_done() {
             return report;
         }
-        if self.down && self.opened.as_ref().is_some_and(|opened| opened.interface.is_running().unwrap_or(false)) {
+        if self.down && self.is_running() {
             self.down = false;
             self.kick_all();
         }
@@ -40,7 +40,7 @@ impl XdpDatapath {
         self.opened.iter_mut().flat_map(|opened| &mut opened.queues).for_each(Queue::reap);
         let mut kicked = false;
         while let (Some(frame), Some(opened)) = (batch.pending().first(), &mut self.opened) {
-            let at = queue_of(frame, opened.queues.len());
+            let at = queue_of(frame, opened.senders);
             let Some(queue) = opened.queues.get_mut(at) else { break };
             match put(queue, batch, frame, front, limit) {
                 Ok(bytes) => {
@@ -77,18 +77,29 @@ impl XdpDatapath {
     }
 
     /// Has the kernel send what was put, and looks at the interface if that went badly.
-    fn kick_all(&mut self) {
+    pub(crate) fn kick_all(&mut self) {
         let Some(opened) = &mut self.opened else { return };
         let mut doubt = false;
+        self.left = false;
         for queue in &mut opened.queues {
             let kick = queue.kick();
             self.counts.dropped_by_device += kick.dropped;
             doubt |= kick.doubt;
+            self.left |= kick.left;
         }
-        if doubt && !opened.interface.is_running().unwrap_or(false) && !self.down {
-            self.down = true;
+        if doubt && !self.down && !self.is_running() {
+            // What is left goes when it is up again.
+            (self.down, self.left) = (true, false);
             self.counts.downs += 1;
         }
+    }
+
+    /// Whether the interface that was opened is there, up and has a carrier. One that was made again under its name is another, to
+    /// which the sockets do not belong.
+    fn is_running(&mut self) -> bool {
+        let Some(opened) = &self.opened else { return false };
+        self.gone = self.gone || opened.queues.iter().any(Queue::has_lost_its_interface);
+        !self.gone && opened.interface.is_running().unwrap_or(false)
     }
 }
 
@@ -133,4 +144,45 @@ fn put<F: Front + ?Sized>(
         Ok(())
     })?;
     Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::XdpConfig;
+    use insane_datapath::batch::RxBatch;
+    use insane_datapath::{Armed, Datapath};
+    use insane_tests_namespaces::{Namespaces, has_af_xdp};
+
+    #[test]
+    fn what_a_full_device_has_left_goes_without_another_frame() {
+        let Some(cable) = Namespaces::new(["xl", "xr"], |[a, b]| {
+            vec![
+                format!("link add v0 netns {a} type veth peer name v0 netns {b}"),
+                format!("-n {a} link set v0 up"),
+                format!("-n {b} link set v0 up"),
+            ]
+        }) else {
+            return;
+        };
+        if !has_af_xdp() {
+            return;
+        }
+        cable.inside(0, || {
+            let mut xdp = XdpDatapath::new(XdpConfig { frames: 64, ..XdpConfig::new("v0") });
+            xdp.open().expect("it opens");
+            for armed in [true, false] {
+                // As a call leaves it that finds the device full.
+                let opened = xdp.opened.as_mut().expect("it is open");
+                assert_eq!(opened.queues[0].put(100, |_| Ok(())), Ok(()));
+                xdp.left = true;
+                if armed {
+                    assert_eq!(xdp.arm(), Armed::Sleep);
+                } else {
+                    xdp.receive(&mut RxBatch::default(), None);
+                }
+                assert_eq!((xdp.frames().send, xdp.left), (0, false));
+            }
+        });
+    }
 }

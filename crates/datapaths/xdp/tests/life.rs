@@ -310,6 +310,47 @@ fn an_interface_that_goes_away_is_unreachable_and_can_come_back() {
     insane_datapath::conformance::frames_arrive_whole(rig);
 }
 
+#[test]
+fn an_interface_made_again_is_another_one_until_it_is_opened_again() {
+    use insane_datapath::batch::Outcome;
+    let to = Address::Ethernet(common::mac(1));
+    let frame = [&common::mac(1)[..], &common::mac(0), &[0x88, 0xb5, 0, 0]].concat();
+    let send = |xdp: &mut XdpDatapath| {
+        let mut tx = TxBatch::default();
+        tx.frame(to, &frame, 0);
+        xdp.transmit(&mut tx);
+        xdp.arm();
+        tx.frames()[0].outcome
+    };
+    // It is found to be gone before, or only after it was made again.
+    for found in [true, false] {
+        let Some(cable) = Cable::new(1500, 1) else { return };
+        let on = config(Attach::NativeOrGeneric);
+        let mut a = cable.open(0, &on);
+        assert_eq!(send(&mut a), Outcome::Sent);
+        cable.0.ip(0, "link del veth0").expect("it can be deleted");
+        if found {
+            send(&mut a);
+            assert_eq!(send(&mut a), Outcome::Unreachable);
+        }
+        let two = cable.0.name(1);
+        cable.0.ip(0, &format!("link add veth0 type veth peer name veth0 netns {two}")).expect("it can be made again");
+        [0, 1].iter().for_each(|end| cable.set_up(*end, true));
+        if !found {
+            send(&mut a);
+        }
+        let sent = a.stats().sent_frames;
+        for number in 0..3 * on.frames {
+            assert_eq!(send(&mut a), Outcome::Unreachable, "frame {number}, found before: {found}");
+        }
+        assert_eq!((a.stats().sent_frames, a.counts().downs), (sent, 1));
+        a.close();
+        cable.0.inside(0, || a.open().expect("it opens again"));
+        let rig = &mut Rig { a: Box::new(a), b: Box::new(cable.open(1, &on)) };
+        insane_datapath::conformance::frames_arrive_whole(rig);
+    }
+}
+
 /// A socket on queue 0 that is none of ours: it holds the queue without a filter.
 fn hold_queue() -> std::os::fd::OwnedFd {
     use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};

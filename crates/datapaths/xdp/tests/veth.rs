@@ -136,3 +136,56 @@ fn every_queue_is_received_from_and_wakes_its_sleeper() {
         while some.receive_with(64, |received| assert_eq!(received.queue, number)).frames > 0 {}
     }
 }
+
+#[test]
+fn queues_that_only_receive_are_not_sent_by() {
+    use insane_datapath::Address;
+    use insane_datapath::batch::{Outcome, TxBatch};
+    use insane_datapath_xdp::Queues;
+    use std::time::{Duration, Instant};
+    let Some(cable) = Cable::with_queues(1500, 3, 1) else { return };
+    for (queues, taken) in [(Queues::All, vec![0, 1, 2]), (Queues::These(vec![2, 0]), vec![0, 2])] {
+        let on = XdpConfig { queues, ..config(Attach::NativeOrGeneric) };
+        let (mut a, mut b) = (cable.open(0, &on), cable.open(1, &on));
+        let mut came = 0;
+        for peer in 0..200u8 {
+            let to = [2, 0x98, 1, 0, 0, peer];
+            let mut tx = TxBatch::default();
+            let frame = [&to[..], &common::mac(0), &[0x88, 0xb5, 0, 0]].concat();
+            (0..5).for_each(|_| tx.frame(Address::Ethernet(to), &frame, 0));
+            a.transmit(&mut tx);
+            assert!(tx.frames().iter().all(|frame| frame.outcome == Outcome::Sent), "{:?}", tx.frames());
+            let start = Instant::now();
+            while came < (usize::from(peer) + 1) * 5 {
+                came += b.receive_with(64, |_| {}).frames;
+                assert!(
+                    start.elapsed() < Duration::from_secs(20),
+                    "{came} frames came of {} peers: {:?}",
+                    peer + 1,
+                    a.frames()
+                );
+            }
+        }
+        assert_eq!((a.frames().send, a.counts().downs), (0, 0));
+        let chosen = a.chosen().expect("it is open");
+        assert!(chosen.queues == taken && chosen.to_string().contains("receive only"), "{chosen}");
+    }
+    let only = XdpConfig { queues: Queues::These(vec![1, 2]), ..config(Attach::NativeOrGeneric) };
+    let error = cable.try_open(0, &only).expect_err("nothing could be sent").to_string();
+    assert!(error.contains("veth0 sends by queue 0 alone"), "{error}");
+}
+
+#[test]
+fn an_interface_that_hides_tags_is_noted() {
+    use insane_datapath_xdp::{Filter, Vlan};
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    let open = |vlan| {
+        let filter = Filter { vlan, ..Filter::default() };
+        let xdp = cable.open(0, &XdpConfig { filter, ..config(Attach::NativeOrGeneric) });
+        xdp.chosen().expect("it is open").to_string()
+    };
+    let note = "takes VLAN tags off";
+    assert!(open(Vlan::Untagged).contains(note) && !open(Vlan::Any).contains(note));
+    cable.0.inside(0, || insane_tests_namespaces::leave_tags(DEVICE)).expect("it can be told");
+    assert!(!open(Vlan::Untagged).contains(note));
+}

@@ -234,7 +234,7 @@ impl Engine {
             interface: Some(context.link as u8),
             may_cut: true,
         };
-        self.output(context.now, &meta, &[&head, payload], out).is_ok()
+        self.reply(context.now, &meta, context.asker(), &[&head, payload], out).is_ok()
     }
 
     /// Tells a packet's sender what is wrong with it, where that is allowed.

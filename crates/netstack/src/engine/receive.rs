@@ -9,6 +9,7 @@ use crate::ether::{self, Ethernet, Mac};
 use crate::flow::endpoint;
 use crate::icmp::Problem;
 use crate::ip::{self, Ip};
+use crate::nd;
 use crate::ports::Binding;
 use crate::stats::Reason;
 use crate::udp::{self, Udp};
@@ -35,6 +36,13 @@ pub(super) struct Context {
     pub(super) verified: bool,
     /// It came in several pieces.
     pub(super) assembled: bool,
+}
+
+impl Context {
+    /// Where an answer can go, if it is known.
+    pub(super) fn asker(&self) -> Option<(usize, Mac)> {
+        self.station.is_station().then_some((self.link, self.station))
+    }
 }
 
 impl Engine {
@@ -169,7 +177,7 @@ impl Engine {
         let source_ok = match ip.from {
             IpAddr::V4(from) => {
                 let special = from.is_multicast() || from.is_loopback() || from.is_unspecified();
-                !(special || from.octets()[0] >= 240 || link.is_broadcast(ip.from))
+                !(special || from.octets()[0] >= 240 || self.links.iter().any(|link| link.is_broadcast(ip.from)))
             }
             // Whoever tries out an address has none yet; that is looked at where it may be.
             IpAddr::V6(from) => {
@@ -178,7 +186,10 @@ impl Engine {
                     && (!from.is_unspecified() || ip.protocol == ip::ICMP6)
             }
         };
-        if !source_ok || link.has(ip.from) {
+        // What is ours on one link comes from nobody on another, but for addresses that hold on one link alone.
+        let local = matches!(ip.from, IpAddr::V6(from) if nd::is_link_local(from));
+        let ours = link.has(ip.from) || !local && self.links.iter().any(|link| link.has(ip.from));
+        if !source_ok || ours {
             return Err(Reason::BadSource);
         }
         if link.has(ip.to) {
@@ -216,7 +227,7 @@ impl Engine {
                     payload: ip.header + udp::HEADER_BYTES..ip.header + usize::from(udp.len),
                 })
             }
-            ip::TCP if own => self.tcp_segment(context.now, ip, payload, out),
+            ip::TCP if own => self.tcp_segment(context.now, ip, (context.link, context.station), payload, out),
             ip::ICMP if ip.to.is_ipv4() => self.icmp(context, own, ip, payload, out),
             ip::ICMP6 if ip.to.is_ipv6() => self.icmp(context, own, ip, payload, out),
             ip::TCP => Err(Reason::NotOurGroup),

@@ -111,6 +111,26 @@ impl Engine {
         }
     }
 
+    /// Sends an answer to a packet that came over an interface from a station, if that is remembered. Nobody is asked for anything
+    /// and nothing waits: strangers take no place among the neighbours.
+    pub(crate) fn reply(
+        &mut self,
+        now: u64,
+        meta: &Meta,
+        asker: Option<(usize, Mac)>,
+        pieces: &[&[u8]],
+        out: &mut dyn Emit,
+    ) -> Result<(), SendError> {
+        let hop = self.hop(meta.to, meta.interface).inspect_err(|_| self.stats.drop(Reason::NoRoute));
+        let (link, next) = hop?;
+        let known = self.neighbours.known(now, (link as u8, next)).map(|station| (link, station));
+        let Some((link, station)) = known.or(asker) else {
+            self.stats.drop(Reason::NeighbourSilent);
+            return Err(SendError::Silent);
+        };
+        self.emit_ip(now, link, station, meta, pieces, out)
+    }
+
     /// Sends a packet to a station, in pieces if it must be and may.
     pub(super) fn emit_ip(
         &mut self,

@@ -13,6 +13,10 @@ fn takes(filter: &Filter, frame: &[u8]) -> Option<bool> {
     let half = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let mut at = 12;
     let mut ethertype = half(at)?;
+    if filter.vlan == Vlan::Untagged && ethertype == 0x8100 && half(at + 2)? & 0x0fff == 0 {
+        at += 4;
+        ethertype = half(at)?;
+    }
     let tags = match filter.vlan {
         Vlan::Untagged if ETHERTYPES_VLAN.contains(&ethertype) => return Some(false),
         Vlan::Untagged => 0,
@@ -202,6 +206,10 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
         ("advertisement", ethernet(GROUP, &[], 0x86dd, &ipv6(58, V6, &solicitation(136, V6)))),
         ("ARP for us", ethernet(GROUP, &[], 0x0806, &arp(V4))),
         ("tagged ARP for us", ethernet(GROUP, &[7], 0x0806, &arp(V4))),
+        ("ARP for us with a priority", ethernet(GROUP, &[0], 0x0806, &arp(V4))),
+        ("datagram with a priority", ethernet(OTHER, &[0], 0x0800, &datagram(V4))),
+        ("to the station with a priority", ethernet(STATION, &[0], 0x0800, b"anything")),
+        ("priority and a tag", ethernet(STATION, &[0], 0x8100, &[&[0, 7, 8, 0][..], &datagram(V4)].concat())),
         ("ARP for another", ethernet(GROUP, &[], 0x0806, &arp([10, 0, 0, 8]))),
         ("ARP of another technology", ethernet(GROUP, &[], 0x0806, &strange_arp)),
     ]
@@ -245,6 +253,19 @@ fn packets_made_by_hand_go_where_they_belong_at_every_length() {
         }
     }
     assert!((500..runs / 2).contains(&taken), "{taken} of {runs} were taken");
+}
+
+#[test]
+fn a_tag_with_a_priority_alone_is_no_vlan() {
+    let station = Filter { station: Some(STATION), addresses: vec![V4.into()], ..Filter::default() };
+    for (vlan, expected) in [(Vlan::Untagged, true), (Vlan::Any, true), (Vlan::Tagged(7), false)] {
+        let filter = Filter { vlan, udp_ports: vec![8080], ..station.clone() };
+        let Some(loaded) = Loaded::new(&filter) else { return };
+        for (what, packet) in packets().iter().filter(|(what, _)| what.ends_with("with a priority")) {
+            assert_eq!(packet[12..16], [0x81, 0, 0xa0, 0]);
+            assert_eq!(loaded.check(&filter, packet, what), expected, "{what} under {vlan:?}");
+        }
+    }
 }
 
 #[test]

@@ -20,7 +20,12 @@ pub(crate) struct Cable(pub(crate) Namespaces);
 impl Cable {
     /// `None` where namespaces or AF_XDP sockets cannot be made; then it has said so.
     pub(crate) fn new(mtu: u32, queues: u32) -> Option<Self> {
-        let q = format!("numrxqueues {queues} numtxqueues {queues}");
+        Self::with_queues(mtu, queues, queues)
+    }
+
+    /// The same, with so many queues to receive and to send by at each end.
+    pub(crate) fn with_queues(mtu: u32, receive: u32, send: u32) -> Option<Self> {
+        let q = format!("numrxqueues {receive} numtxqueues {send}");
         let namespaces = Namespaces::new(["xa", "xb"], |names| {
             let [a, b] = names;
             let mut steps = vec![format!(
