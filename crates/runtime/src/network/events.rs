@@ -85,6 +85,8 @@ impl Hub {
                     tracing::warn!(text, "no link to a sink");
                 }
             }
+            Some(to_client::Body::FlowAdded(flow)) => self.matched(at, &flow, true),
+            Some(to_client::Body::FlowRemoved(flow)) if !flow.producer => self.matched(at, &flow, false),
             Some(to_client::Body::Refused(refused)) => match self.wants.remove(&message.request) {
                 Some(Want::Sink(sink)) => {
                     self.note_refusal(self.sinks.get(&sink).map(|s| s.host), "sink", &refused.text);
@@ -195,9 +197,7 @@ impl Hub {
                     let _ = epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN);
                     self.new_watch(Watched::Doorbell(bell));
                 }
-                Note::Wanted { link, source, epoch, sink, channel, strict } => {
-                    self.wanted(at, (link, source, epoch), sink, channel, strict);
-                }
+                Note::Wanted(wanted) => self.wanted_by_session(at, wanted),
                 Note::Closed(epoch) => {
                     let close = control::CloseSource { epoch: epoch.to_bytes() };
                     self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));

@@ -26,12 +26,16 @@ const MOST_QUEUED: u64 = 4096;
 /// About what a frame carries on most networks.
 const FRAME_BYTES: u64 = 1024;
 
+/// Where a flow's messages come from: the domain, the link, and the source's number on it.
+pub(crate) type Origin = (usize, usize, u32);
+
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
 pub(crate) struct OutFlow {
     /// Its path and its number there.
     pub(crate) number: FlowId,
     pub(crate) spec: FlowSpec,
+    pub(crate) from: Origin,
     pub(crate) epoch: Epoch,
     pub(crate) reliable: bool,
     /// The accounts of its sinks.
@@ -335,24 +339,31 @@ impl Host {
     pub(crate) fn flow_of(
         &mut self,
         lane: usize,
-        spec: FlowSpec,
+        (spec, from): (FlowSpec, Origin),
         about: insane_wire::host::Source,
         underway: &mut Underway,
     ) -> usize {
-        let epoch = Epoch(spec.epoch);
-        if let Some(at) = self.by_epoch.get(&epoch) {
-            return *at;
+        // A session may give one source two numbers. Each then ends its own flow, and knows the place of no other.
+        let known = self.by_epoch.get(&Epoch(spec.epoch)).copied();
+        if let Some(at) = known.filter(|at| self.flows[*at].as_ref().is_some_and(|flow| flow.from == from)) {
+            return at;
         }
         self.say(Body::Source(about.clone()), underway);
-        self.open_flow(lane, spec, about)
+        self.open_flow(lane, (spec, from), about)
     }
 
     /// Opens a flow, from now on its source's.
-    pub(crate) fn open_flow(&mut self, lane: usize, spec: FlowSpec, about: insane_wire::host::Source) -> usize {
+    pub(crate) fn open_flow(
+        &mut self,
+        lane: usize,
+        (spec, from): (FlowSpec, Origin),
+        about: insane_wire::host::Source,
+    ) -> usize {
         let (epoch, number) = (Epoch(spec.epoch), self.lanes.open(lane, spec));
         let flow = OutFlow {
             number,
             spec,
+            from,
             epoch,
             reliable: spec.reliable,
             accounts: Vec::new(),
@@ -744,7 +755,8 @@ mod tests {
 
         fn open_as(&mut self, reliable: bool) -> (usize, usize) {
             let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable, first: 1 };
-            let flow = self.host.flow_of(HOME, spec, insane_wire::host::Source::default(), &mut self.underway);
+            let about = insane_wire::host::Source::default();
+            let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
             let cell = self.cells.start(EPOCH, SINK).unwrap();
             let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), reliable, cell));
             self.host.flows[flow].as_mut().unwrap().accounts.push(account);

@@ -810,10 +810,11 @@ impl Hub {
                 self.woken(data);
             }
         }
+        self.look_at_early();
         !events.is_empty()
     }
 
-    fn take_orders(&mut self) {
+    pub(crate) fn take_orders(&mut self) {
         let mut withdrawn = Vec::new();
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {

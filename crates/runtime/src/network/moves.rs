@@ -252,7 +252,7 @@ impl Hub {
     fn rebind(&mut self, host: usize, at: usize, to: usize, now: Duration) {
         let one = &mut self.hosts[host];
         let Some(flow) = one.flows[at].as_ref() else { return };
-        let (spec, about, accounts) = (flow.spec, one.about(flow, &self.sinks), flow.accounts.clone());
+        let (spec, about, accounts) = ((flow.spec, flow.from), one.about(flow, &self.sinks), flow.accounts.clone());
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
             to = self.ports[to].kind.name(), "stream moved"

@@ -589,6 +589,9 @@ pub fn stream_name(number: u64) -> &'static str {
 }
 
 #[cfg(test)]
+mod sources;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::network::domain::tests::Player;

@@ -406,7 +406,7 @@ impl Hub {
         };
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
-        let flow = one.flow_of(lane, spec, about, &mut self.underway);
+        let flow = one.flow_of(lane, (spec, (at, link, source)), about, &mut self.underway);
         let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
         one.by_key.insert((epoch, sink), account);
         if let Some(flow) = one.flows[flow].as_mut() {
@@ -497,6 +497,7 @@ impl Hub {
                     self.later.retain(|c| !is_it(c));
                     tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
+                    self.domains[gone.domain].forget_matches(sink);
                     let conn = self.domains[gone.domain].conn;
                     let close = control::CloseSink { sink: sink.to_bytes() };
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
