@@ -289,8 +289,12 @@ impl Core {
             return refusal(Code::VersionMismatch, text);
         }
         let domain = if hello.domain.is_empty() { crate::config::DEFAULT_DOMAIN } else { hello.domain.as_str() };
-        if !valid_name(&hello.app) || hello.library.len() > 255 {
+        if !valid_name(&hello.app) {
             return refusal(Code::InvalidName, "the application's name");
+        }
+        // It is shown to people, too.
+        if !hello.library.is_empty() && !valid_name(&hello.library) {
+            return refusal(Code::InvalidName, "the library's name and version");
         }
         // One text for both, so that nobody learns which domains there are.
         if !self.config.domains().contains_key(domain) || !may_join(domain) {
