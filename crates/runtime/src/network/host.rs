@@ -17,7 +17,7 @@ use insane_wire::keyed::{Key, Keyed};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-/// Messages of a reliable flow that wait for its path, at most: more would be more than all links hold.
+/// Words for the host that wait for it to take those before, at most: more would be more than all that there is to say.
 const CONTROL_WAITING: usize = 1 << 20;
 
 /// Messages of a best-effort flow that wait for their turn, at most.
@@ -115,6 +115,8 @@ pub(crate) struct Host {
     pub(crate) room_said: u64,
     /// Streams that moved from one path to another.
     pub(crate) moves: u64,
+    /// More is to be said to it than can wait: it does not listen.
+    deaf: bool,
     /// Something that moves can go on: what waits is looked at with the next turn.
     pub(crate) goes_on: bool,
 }
@@ -205,6 +207,7 @@ impl Host {
             offers: None,
             room_said: 0,
             moves: 0,
+            deaf: false,
             goes_on: false,
         }
     }
@@ -251,6 +254,7 @@ impl Host {
         let spec = FlowSpec { domain: CONTROL.0, epoch: epoch.0, channel: CONTROL.1, reliable: true, first: 1 };
         self.control_out = Some(self.lanes.open(HOME, spec));
         self.control_sequence = 0;
+        self.deaf = false;
         gone
     }
 
@@ -285,16 +289,29 @@ impl Host {
     /// As [`Self::say`]; says under which token it is under way.
     pub(crate) fn say_as(&mut self, body: Body, underway: &mut Underway) -> Option<u64> {
         let flow = self.control_out?;
+        if self.control_waiting.len() >= CONTROL_WAITING {
+            if !std::mem::replace(&mut self.deaf, true) {
+                tracing::warn!(host = self.name, waiting = CONTROL_WAITING, "a host takes nothing that is said to it");
+            }
+            return None;
+        }
         let bytes = encode(&ToHost { body: Some(body) });
         self.control_sequence += 1;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let token = underway.add(Held::Bytes(bytes), 1);
         let next = Outgoing { token, len, sequence: self.control_sequence, ..Outgoing::default() };
         let goes = self.control_waiting.is_empty() && self.lanes.send(flow, next).is_ok();
-        if !goes && self.control_waiting.len() < CONTROL_WAITING {
+        if !goes {
             self.control_waiting.push_back((token, next));
         }
         Some(token)
+    }
+
+    /// Ends the connection to a host that does not listen: what it was not told it is told with the next. Returns whether that was so.
+    pub(crate) fn leave_if_deaf(&mut self, now: Duration) -> bool {
+        let deaf = std::mem::take(&mut self.deaf);
+        self.lanes.path(HOME).filter(|_| deaf).into_iter().for_each(|path| path.disconnect(now));
+        deaf
     }
 
     /// Gives the path what it did not take before.

@@ -589,6 +589,8 @@ pub fn stream_name(number: u64) -> &'static str {
 }
 
 #[cfg(test)]
+mod floods;
+#[cfg(test)]
 mod sources;
 
 #[cfg(test)]
