@@ -244,8 +244,15 @@ impl Hub {
                 Event::Requested { domain, open } => {
                     let flow = id(open.flow);
                     if (domain, open.channel) == CONTROL && lane == HOME {
-                        self.hosts[host].control_in = Some(flow);
-                        self.hosts[host].lanes.accept(flow, 0);
+                        let one = &mut self.hosts[host];
+                        // A connection has one, in which all that is said is in order.
+                        if one.control_in.is_none() {
+                            one.control_in = Some(flow);
+                            one.lanes.accept(flow, 0);
+                        } else {
+                            one.stray += 1;
+                            one.lanes.refuse(flow, 1);
+                        }
                     } else {
                         self.hosts[host].requested.entry(Epoch(open.epoch)).or_default().push_back((flow, domain));
                         self.try_accept(host, Epoch(open.epoch));
