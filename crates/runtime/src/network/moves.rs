@@ -233,7 +233,8 @@ impl Hub {
         let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
         let choice = self.choose(host, &flow.about.stream, qos);
         let to = self.port_of(host, choice.kind);
-        if to != from && self.ports[from].kind != choice.kind {
+        // One of two of a kind is as good as the other, as long as it stands.
+        if to != from && (self.ports[from].kind != choice.kind || !one.lanes.is_up(from)) {
             self.rebind(host, at, to, now);
         }
     }

@@ -591,6 +591,8 @@ pub fn stream_name(number: u64) -> &'static str {
 #[cfg(test)]
 mod floods;
 #[cfg(test)]
+mod paths;
+#[cfg(test)]
 mod sources;
 
 #[cfg(test)]
