@@ -40,8 +40,13 @@ fn report(context: &Context, what: &str) -> Result<Value, Failure> {
     })
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or("")
+/// A text of a report. Others have put it there: to a terminal it is to say nothing.
+fn plain(value: &Value) -> Option<String> {
+    value.as_str().map(|text| text.chars().filter(|c| !c.is_control()).collect())
+}
+
+fn text(value: &Value, key: &str) -> String {
+    plain(&value[key]).unwrap_or_default()
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
@@ -80,11 +85,11 @@ impl Status {
             for e in list(s, "effective") {
                 say!("    towards {}: {} over {}", text(e, "peer"), text(e, "datapath"), text(e, "transport"));
                 for reason in list(e, "reasons") {
-                    say!("      {}", reason.as_str().unwrap_or(""));
+                    say!("      {}", plain(reason).unwrap_or_default());
                 }
             }
             for c in list(s, "channels") {
-                let name = c["name"].as_str().unwrap_or("(by id)");
+                let name = plain(&c["name"]).unwrap_or_else(|| "(by id)".to_owned());
                 say!(
                     "    {name} {}: {} sources, {} sinks",
                     text(c, "id"),
@@ -99,8 +104,8 @@ impl Status {
         for cell in now.chain(list(&status, "ended")) {
             let counts: Vec<String> =
                 cell["counts"].as_object().into_iter().flatten().map(|(k, v)| format!("{k} {v}")).collect();
-            let short = |id: &str| id.chars().take(8).collect::<String>();
-            let sink = cell["sink"].as_str().map_or_else(|| "-".to_owned(), short);
+            let short = |id: String| id.chars().take(8).collect::<String>();
+            let sink = plain(&cell["sink"]).map_or_else(|| "-".to_owned(), short);
             say!(
                 "  {:<9} source {} sink {:<8} {}",
                 text(cell, "end"),
@@ -172,5 +177,21 @@ impl ConfigCommand {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn texts_of_reports_say_nothing_to_the_terminal() {
+        let report = json!({"library": "\u{1b}]0;gone\u{7}\u{9b}2Jru\nst/1", "pid": 7, "name": null});
+        assert_eq!(text(&report, "library"), "]0;gone2Jrust/1");
+        assert_eq!(
+            (text(&report, "pid"), text(&report, "none"), plain(&report["name"])),
+            (String::new(), String::new(), None)
+        );
     }
 }

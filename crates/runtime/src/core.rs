@@ -289,8 +289,12 @@ impl Core {
             return refusal(Code::VersionMismatch, text);
         }
         let domain = if hello.domain.is_empty() { crate::config::DEFAULT_DOMAIN } else { hello.domain.as_str() };
-        if !valid_name(&hello.app) || hello.library.len() > 255 {
+        if !valid_name(&hello.app) {
             return refusal(Code::InvalidName, "the application's name");
+        }
+        // It is shown to people, too.
+        if !hello.library.is_empty() && !valid_name(&hello.library) {
+            return refusal(Code::InvalidName, "the library's name and version");
         }
         // One text for both, so that nobody learns which domains there are.
         if !self.config.domains().contains_key(domain) || !may_join(domain) {
@@ -484,7 +488,12 @@ impl Core {
         }
         self.ensure_pair(source.1, sink.1);
         self.tally.flows_matched += 1;
-        for (to, peer, producer) in [(source.1, sink.1, true), (sink.1, source.1, false)] {
+        let mut ends = [(source.1, sink.1, true), (sink.1, source.1, false)];
+        if self.is_network(sink.1) {
+            // It hears first which flows a source's session may open: that can say so as soon as it is told.
+            ends.reverse();
+        }
+        for (to, peer, producer) in ends {
             let (Some(me), Some(peer)) = (self.sessions.get(&to), self.sessions.get(&peer)) else { continue };
             let number = me.streams.iter().find(|(_, n)| *n == stream).map_or(0, |(n, _)| *n);
             let flow = control::Flow {

@@ -164,6 +164,7 @@ impl Server {
             move |e: Errno| StartError::System { what, path, source: e.into() }
         };
         let listener = listen(&path, config.runtime.mode().unwrap_or(0o660))?;
+        let mut file = NewSocket(Some(path.clone()));
         let stop =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd for"))?;
         let stop = Arc::new(stop);
@@ -199,6 +200,7 @@ impl Server {
             .name("insane-sessions".into())
             .spawn(move || shell.run())
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
+        file.0 = None;
         Ok((Self { socket: path, stop, thread: Some(thread) }, poller))
     }
 
@@ -225,6 +227,17 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// The file of a socket, removed if its server does not come to be.
+struct NewSocket(Option<PathBuf>);
+
+impl Drop for NewSocket {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -683,4 +696,28 @@ fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
     let limit = insane_shm::counters::bytes(MAX_SESSION_CELLS).next_multiple_of(4096) as u64;
     let mapping = map_peer(fd.as_fd(), bytes, limit).map_err(|e| e.to_string())?;
     Counters::open(Arc::new(mapping)).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_come_to_be_leaves_no_socket_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.runtime.socket = dir.path().join("s");
+        // Of the addresses for documentation no host has one.
+        config.network = Some(crate::config::Network { listen: ([192, 0, 2, 1], 7400).into(), ..Default::default() });
+        let refused = Server::start(config.clone());
+        assert!(matches!(refused, Err(StartError::Network(_))), "{refused:?}");
+        assert!(!config.runtime.socket.exists());
+        // Nor does one that finds another there take that one's away.
+        config.network = None;
+        let server = Server::start(config.clone()).unwrap();
+        assert!(matches!(Server::start(config.clone()), Err(StartError::Running { .. })));
+        assert!(config.runtime.socket.exists());
+        server.stop();
+        assert!(!config.runtime.socket.exists());
+    }
 }

@@ -1,4 +1,5 @@
-//! What streams get towards other hosts: told once, told again to who opens a stream again, and forgotten with what it is of.
+//! What streams get towards other hosts: told once, told again to who opens a stream again, and forgotten with what it is of. Which
+//! sessions are taken in.
 
 use super::*;
 
@@ -73,4 +74,29 @@ fn what_a_stream_gets_is_told_when_it_changes_and_forgotten_with_it() {
     assert!(again != one && towards(&core, "one").is_empty());
     assert_eq!(told(&mut core, me, "one", "b", "xdp"), Some(again));
     assert_eq!(told(&mut core, SessionId::random(), "one", "b", "udp"), None, "of no session");
+}
+
+#[test]
+fn a_library_that_does_not_name_itself_in_plain_text_is_refused() {
+    let long = "a".repeat(256);
+    for library in ["rust/1\u{1b}]0;gone\u{7}", "\u{9b}2J", "two\nlines", "\u{7f}", &long] {
+        let mut core = Core::new(Config::default(), "here".into());
+        let hello = |library: &str| {
+            to_runtime::Body::Hello(control::Hello {
+                protocol_min: PROTOCOL,
+                protocol_max: PROTOCOL,
+                app: "app".into(),
+                library: library.into(),
+                session: SessionId::random().to_bytes(),
+                ..control::Hello::default()
+            })
+        };
+        match ask(&mut core, hello(library)) {
+            to_client::Body::Refused(refused) => assert_eq!(refused.code, Code::InvalidName.number(), "{library:?}"),
+            other => panic!("{library:?}: {other:?}"),
+        }
+        assert!(core.sessions.is_empty());
+        let plain = ["", "raw", "C++ (größer)/1.2"][library.len() % 3];
+        assert!(matches!(ask(&mut core, hello(plain)), to_client::Body::Welcome(_)), "{plain:?}");
+    }
 }

@@ -8,6 +8,7 @@ use crate::network::NetworkError;
 use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Source};
+use crate::network::matches::{Matches, Wanted};
 use crate::network::outlet::{Outlet, Remote, TapState};
 use crate::network::pages::Pages;
 use crate::network::scatter::Scatter;
@@ -41,7 +42,7 @@ pub(crate) enum Note {
     /// Something new to be woken by.
     Watch(OwnedFd),
     /// A local source wants a flow to a sink of another host: answer when it is attached.
-    Wanted { link: usize, source: u32, epoch: Epoch, sink: SinkId, channel: u64, strict: bool },
+    Wanted(Wanted),
     /// A source of another host is closed: the core is to forget it.
     Closed(Epoch),
     /// A local sink is attached to a remote source.
@@ -61,6 +62,8 @@ pub(crate) struct Pair {
     outgoing: HashMap<u32, usize>,
     incoming: HashMap<u32, usize>,
     next_link: u32,
+    /// What its session may open.
+    pub(crate) matches: Matches,
     pub(crate) failed: Option<Refusal>,
 }
 
@@ -93,6 +96,8 @@ pub(crate) struct Domain {
     generation: u32,
     next_number: u32,
     pub(crate) notes: Vec<Note>,
+    /// Flows of which the core had said nothing when sessions wanted them.
+    pub(crate) early: Vec<Wanted>,
 }
 
 impl Pair {
@@ -167,6 +172,7 @@ impl Domain {
             generation: 0,
             next_number: 0,
             notes: Vec::new(),
+            early: Vec::new(),
         })
     }
 
@@ -200,6 +206,7 @@ impl Domain {
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             next_link: 1,
+            matches: Matches::default(),
             failed: None,
         };
         Some(place(&mut self.pairs, new))
@@ -244,7 +251,8 @@ impl Domain {
                 let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink));
                 let (Some(epoch), Some(sink)) = ids else { return Err("a flow without identities".into()) };
                 let (source, channel, strict) = (flow.source, flow.channel, flow.strict);
-                self.notes.push(Note::Wanted { link, source, epoch, sink, channel, strict });
+                let generation = self.intakes[link].as_ref().map_or(0, |intake| intake.generation);
+                self.notes.push(Note::Wanted(Wanted { link, generation, source, epoch, sink, channel, strict }));
                 Ok(())
             }
             Some(Body::FlowOpened(flow)) => self.flow_opened(at, link, &flow),

@@ -85,6 +85,8 @@ impl Hub {
                     tracing::warn!(text, "no link to a sink");
                 }
             }
+            Some(to_client::Body::FlowAdded(flow)) => self.matched(at, &flow, true),
+            Some(to_client::Body::FlowRemoved(flow)) if !flow.producer => self.matched(at, &flow, false),
             Some(to_client::Body::Refused(refused)) => match self.wants.remove(&message.request) {
                 Some(Want::Sink(sink)) => {
                     self.note_refusal(self.sinks.get(&sink).map(|s| s.host), "sink", &refused.text);
@@ -195,9 +197,7 @@ impl Hub {
                     let _ = epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN);
                     self.new_watch(Watched::Doorbell(bell));
                 }
-                Note::Wanted { link, source, epoch, sink, channel, strict } => {
-                    self.wanted(at, (link, source, epoch), sink, channel, strict);
-                }
+                Note::Wanted(wanted) => self.wanted_by_session(at, wanted),
                 Note::Closed(epoch) => {
                     let close = control::CloseSource { epoch: epoch.to_bytes() };
                     self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));
@@ -244,8 +244,15 @@ impl Hub {
                 Event::Requested { domain, open } => {
                     let flow = id(open.flow);
                     if (domain, open.channel) == CONTROL && lane == HOME {
-                        self.hosts[host].control_in = Some(flow);
-                        self.hosts[host].lanes.accept(flow, 0);
+                        let one = &mut self.hosts[host];
+                        // A connection has one, in which all that is said is in order.
+                        if one.control_in.is_none() {
+                            one.control_in = Some(flow);
+                            one.lanes.accept(flow, 0);
+                        } else {
+                            one.stray += 1;
+                            one.lanes.refuse(flow, 1);
+                        }
                     } else {
                         self.hosts[host].requested.entry(Epoch(open.epoch)).or_default().push_back((flow, domain));
                         self.try_accept(host, Epoch(open.epoch));

@@ -17,7 +17,7 @@ use insane_wire::keyed::{Key, Keyed};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-/// Messages of a reliable flow that wait for its path, at most: more would be more than all links hold.
+/// Words for the host that wait for it to take those before, at most: more would be more than all that there is to say.
 const CONTROL_WAITING: usize = 1 << 20;
 
 /// Messages of a best-effort flow that wait for their turn, at most.
@@ -26,12 +26,16 @@ const MOST_QUEUED: u64 = 4096;
 /// About what a frame carries on most networks.
 const FRAME_BYTES: u64 = 1024;
 
+/// Where a flow's messages come from: the domain, the link, and the source's number on it.
+pub(crate) type Origin = (usize, usize, u32);
+
 /// A flow to the host: what one local source emits for its sinks there.
 #[derive(Debug)]
 pub(crate) struct OutFlow {
     /// Its path and its number there.
     pub(crate) number: FlowId,
     pub(crate) spec: FlowSpec,
+    pub(crate) from: Origin,
     pub(crate) epoch: Epoch,
     pub(crate) reliable: bool,
     /// The accounts of its sinks.
@@ -111,6 +115,8 @@ pub(crate) struct Host {
     pub(crate) room_said: u64,
     /// Streams that moved from one path to another.
     pub(crate) moves: u64,
+    /// More is to be said to it than can wait: it does not listen.
+    deaf: bool,
     /// Something that moves can go on: what waits is looked at with the next turn.
     pub(crate) goes_on: bool,
 }
@@ -201,6 +207,7 @@ impl Host {
             offers: None,
             room_said: 0,
             moves: 0,
+            deaf: false,
             goes_on: false,
         }
     }
@@ -247,6 +254,7 @@ impl Host {
         let spec = FlowSpec { domain: CONTROL.0, epoch: epoch.0, channel: CONTROL.1, reliable: true, first: 1 };
         self.control_out = Some(self.lanes.open(HOME, spec));
         self.control_sequence = 0;
+        self.deaf = false;
         gone
     }
 
@@ -281,16 +289,29 @@ impl Host {
     /// As [`Self::say`]; says under which token it is under way.
     pub(crate) fn say_as(&mut self, body: Body, underway: &mut Underway) -> Option<u64> {
         let flow = self.control_out?;
+        if self.control_waiting.len() >= CONTROL_WAITING {
+            if !std::mem::replace(&mut self.deaf, true) {
+                tracing::warn!(host = self.name, waiting = CONTROL_WAITING, "a host takes nothing that is said to it");
+            }
+            return None;
+        }
         let bytes = encode(&ToHost { body: Some(body) });
         self.control_sequence += 1;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let token = underway.add(Held::Bytes(bytes), 1);
         let next = Outgoing { token, len, sequence: self.control_sequence, ..Outgoing::default() };
         let goes = self.control_waiting.is_empty() && self.lanes.send(flow, next).is_ok();
-        if !goes && self.control_waiting.len() < CONTROL_WAITING {
+        if !goes {
             self.control_waiting.push_back((token, next));
         }
         Some(token)
+    }
+
+    /// Ends the connection to a host that does not listen: what it was not told it is told with the next. Returns whether that was so.
+    pub(crate) fn leave_if_deaf(&mut self, now: Duration) -> bool {
+        let deaf = std::mem::take(&mut self.deaf);
+        self.lanes.path(HOME).filter(|_| deaf).into_iter().for_each(|path| path.disconnect(now));
+        deaf
     }
 
     /// Gives the path what it did not take before.
@@ -335,24 +356,31 @@ impl Host {
     pub(crate) fn flow_of(
         &mut self,
         lane: usize,
-        spec: FlowSpec,
+        (spec, from): (FlowSpec, Origin),
         about: insane_wire::host::Source,
         underway: &mut Underway,
     ) -> usize {
-        let epoch = Epoch(spec.epoch);
-        if let Some(at) = self.by_epoch.get(&epoch) {
-            return *at;
+        // A session may give one source two numbers. Each then ends its own flow, and knows the place of no other.
+        let known = self.by_epoch.get(&Epoch(spec.epoch)).copied();
+        if let Some(at) = known.filter(|at| self.flows[*at].as_ref().is_some_and(|flow| flow.from == from)) {
+            return at;
         }
         self.say(Body::Source(about.clone()), underway);
-        self.open_flow(lane, spec, about)
+        self.open_flow(lane, (spec, from), about)
     }
 
     /// Opens a flow, from now on its source's.
-    pub(crate) fn open_flow(&mut self, lane: usize, spec: FlowSpec, about: insane_wire::host::Source) -> usize {
+    pub(crate) fn open_flow(
+        &mut self,
+        lane: usize,
+        (spec, from): (FlowSpec, Origin),
+        about: insane_wire::host::Source,
+    ) -> usize {
         let (epoch, number) = (Epoch(spec.epoch), self.lanes.open(lane, spec));
         let flow = OutFlow {
             number,
             spec,
+            from,
             epoch,
             reliable: spec.reliable,
             accounts: Vec::new(),
@@ -744,7 +772,8 @@ mod tests {
 
         fn open_as(&mut self, reliable: bool) -> (usize, usize) {
             let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable, first: 1 };
-            let flow = self.host.flow_of(HOME, spec, insane_wire::host::Source::default(), &mut self.underway);
+            let about = insane_wire::host::Source::default();
+            let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
             let cell = self.cells.start(EPOCH, SINK).unwrap();
             let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), reliable, cell));
             self.host.flows[flow].as_mut().unwrap().accounts.push(account);

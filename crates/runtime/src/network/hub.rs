@@ -394,6 +394,9 @@ impl Hub {
             if let Some(reach) = self.hosts[host].offers.take() {
                 self.offered(host, &reach, now);
             }
+            if self.hosts[host].leave_if_deaf(now) {
+                self.events(host, now, None);
+            }
             if !self.hosts[host].egress.is_fifo() && !self.hosts[host].is_connected() {
                 let gone = self.hosts[host].drain_closing(now);
                 gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
@@ -831,10 +834,11 @@ impl Hub {
                 self.woken(data);
             }
         }
+        self.look_at_early();
         !events.is_empty()
     }
 
-    fn take_orders(&mut self) {
+    pub(crate) fn take_orders(&mut self) {
         let mut withdrawn = Vec::new();
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {

@@ -14,6 +14,7 @@
 //! | `host` | one other host: its paths, the flows to and from it |
 //! | `lanes`, `moves` | the paths to a host; which stream takes which, and how it moves |
 //! | `domain` | one domain: pairs with sessions, segments, counters |
+//! | `matches` | which flows to other hosts sessions may open |
 //! | `intake` | links from local sources: what is under way to other hosts |
 //! | `egress` | what goes first |
 //! | `poller` | all of that without a thread |
@@ -44,6 +45,7 @@ mod intake;
 mod lanes;
 mod links;
 mod long_words;
+mod matches;
 mod memory;
 mod moves;
 mod outlet;

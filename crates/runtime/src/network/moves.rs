@@ -233,7 +233,8 @@ impl Hub {
         let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
         let choice = self.choose(host, &flow.about.stream, qos);
         let to = self.port_of(host, choice.kind);
-        if to != from && self.ports[from].kind != choice.kind {
+        // One of two of a kind is as good as the other, as long as it stands.
+        if to != from && (self.ports[from].kind != choice.kind || !one.lanes.is_up(from)) {
             self.rebind(host, at, to, now);
         }
     }
@@ -252,7 +253,7 @@ impl Hub {
     fn rebind(&mut self, host: usize, at: usize, to: usize, now: Duration) {
         let one = &mut self.hosts[host];
         let Some(flow) = one.flows[at].as_ref() else { return };
-        let (spec, about, accounts) = (flow.spec, one.about(flow, &self.sinks), flow.accounts.clone());
+        let (spec, about, accounts) = ((flow.spec, flow.from), one.about(flow, &self.sinks), flow.accounts.clone());
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
             to = self.ports[to].kind.name(), "stream moved"

@@ -792,7 +792,7 @@ impl Domain {
                 && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
             {
                 for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
-                    tap.given -= d.messages();
+                    tap.given = tap.given.saturating_sub(d.messages());
                     tap.report.sink_full += d.messages();
                 }
             }
@@ -882,7 +882,7 @@ impl Domain {
                 if let Some(counters) = &outlet.counters {
                     tap.look(remote.epoch, counters);
                 }
-                tap.report.unconfirmed += tap.given - tap.finished;
+                tap.report.unconfirmed += tap.given.saturating_sub(tap.finished);
                 tap.finish(tap.given);
                 (tap.state, tap.outlet) = (TapState::Closed, None);
                 self.notes.push(Note::Left { source });

@@ -589,6 +589,13 @@ pub fn stream_name(number: u64) -> &'static str {
 }
 
 #[cfg(test)]
+mod floods;
+#[cfg(test)]
+mod paths;
+#[cfg(test)]
+mod sources;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::network::domain::tests::Player;

@@ -39,6 +39,13 @@ const MAX_REASON: usize = 512;
 /// The most pairs of a local source and a sink of one host.
 const MAX_READY: usize = 1 << 20;
 
+/// Whether what another host names can be a channel of a stream. What is kept of it is no longer than names are, and a name and an id
+/// that do not belong together are no channel.
+fn is_channel((domain, stream): (&str, &str), id: u64, name: Option<&str>) -> bool {
+    let names = [Some(domain), Some(stream), name].into_iter().flatten().all(valid_name);
+    names && name.is_none_or(|name| channel_id(domain, stream, name).0 == id)
+}
+
 impl Hub {
     /// The connection to a host stands: everything is said anew.
     pub(crate) fn connected(&mut self, host: usize) {
@@ -126,9 +133,8 @@ impl Hub {
                 self.directory.heard(host, &body, now);
             }
             Body::Announce(announced) => {
-                // A name and an id that do not belong together are no channel.
-                let id = announced.name.as_ref().map(|n| channel_id(&announced.domain, &announced.stream, n).0);
-                if id.is_none_or(|id| id == announced.channel) {
+                let name = announced.name.as_deref();
+                if is_channel((&announced.domain, &announced.stream), announced.channel, name) {
                     self.directory.heard(host, &body, now);
                 } else {
                     self.hosts[host].stray += 1;
@@ -177,9 +183,9 @@ impl Hub {
     fn hear_of_source(&mut self, host: usize, about: &wire::Source, now: Duration) {
         let Some(epoch) = Epoch::from_bytes(&about.epoch) else { return };
         tracing::debug!(me = self.own_name, host = self.hosts[host].name, %epoch, "source");
-        let id = about.name.as_ref().map(|n| channel_id(&about.domain, &about.stream, n).0);
         let domain = self.domains.iter().position(|d| d.name == about.domain);
-        let Some(at) = domain.filter(|_| id.is_none_or(|id| id == about.channel)) else {
+        let is_one = is_channel((&about.domain, &about.stream), about.channel, about.name.as_deref());
+        let Some(at) = domain.filter(|_| is_one) else {
             self.hosts[host].stray += 1;
             return;
         };
@@ -202,7 +208,9 @@ impl Hub {
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
-                self.hosts[host].postponed.push(wire::Source { gone: false, ..about.clone() });
+                let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
+                let sinks = sinks.take(MAX_EXPECTED).cloned().collect();
+                self.hosts[host].postponed.push(wire::Source { gone: false, sinks, ..about.clone() });
             }
             return;
         }
@@ -406,7 +414,7 @@ impl Hub {
         };
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
-        let flow = one.flow_of(lane, spec, about, &mut self.underway);
+        let flow = one.flow_of(lane, (spec, (at, link, source)), about, &mut self.underway);
         let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
         one.by_key.insert((epoch, sink), account);
         if let Some(flow) = one.flows[flow].as_mut() {
@@ -497,6 +505,7 @@ impl Hub {
                     self.later.retain(|c| !is_it(c));
                     tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
+                    self.domains[gone.domain].forget_matches(sink);
                     let conn = self.domains[gone.domain].conn;
                     let close = control::CloseSink { sink: sink.to_bytes() };
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));

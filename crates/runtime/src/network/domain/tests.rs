@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::network::outlet::Arrived;
+use insane_shm::counters::{CellState, Count};
 use insane_shm::link::Descriptor;
 use insane_shm::socket::send;
 use insane_wire::frame::record::Message;
@@ -17,12 +18,15 @@ pub(crate) struct Player {
     /// Links that were offered and are not taken yet.
     offered: Vec<u32>,
     open: Vec<(u32, Vec<u8>)>,
+    /// Segments that it has not answered.
+    segments: Vec<u32>,
+    counters: Option<Counters>,
 }
 
 impl Player {
     /// With its end of the pair, and so many entries in a link.
     pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
-        Self { socket, entries, offered: Vec::new(), open: Vec::new() }
+        Self { socket, entries, offered: Vec::new(), open: Vec::new(), segments: Vec::new(), counters: None }
     }
 
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
@@ -37,9 +41,16 @@ impl Player {
             let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
             ReturnBlock::create(returns.clone(), self.entries).unwrap();
             let counters = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
-            Counters::create(counters.clone(), 4).unwrap();
+            self.counters = Some(Counters::create(counters.clone(), 4).unwrap());
             let accept = peer::LinkAccept { counter_bytes: Backing::len(&*counters) as u64 };
             self.say(link, Body::LinkAccept(accept), &[returns.fd(), counters.fd()]);
+        }
+    }
+
+    /// Answers that it has the segments that were shown to it.
+    fn map(&mut self) {
+        for segment in std::mem::take(&mut self.segments) {
+            self.say(LINK, Body::SegmentAck(peer::SegmentRef { segment }), &[]);
         }
     }
 
@@ -63,6 +74,7 @@ impl Player {
             let ToPeer { link, body } = decode(&bytes).unwrap();
             match body.unwrap() {
                 Body::LinkOffer(_) => self.offered.push(link),
+                Body::SegmentAdd(segment) => self.segments.push(segment.segment),
                 Body::FlowOpen(flow) => {
                     let key = (flow.source, flow.sink.clone());
                     assert!(!self.open.contains(&key), "a flow of source {} that cannot be", flow.source);
@@ -282,4 +294,36 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
     assert!(!domain.remotes[source].as_ref().unwrap().is_stalled());
     let waiting = domain.outlets[0].as_ref().unwrap().waiting();
     assert!(waiting.into_iter().eq(entries + 1..=sequence), "{sequence}");
+}
+
+#[test]
+fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
+    let mut rig = Rig::new();
+    let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
+    rig.matched();
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    // The first waits for its segment to be mapped, and the others behind it: more than the link has room for.
+    let comes = u64::from(Config::default().quota.link_entries) + 10;
+    for sequence in 1..=comes {
+        let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
+        assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 300][..if sequence == 1 { 300 } else { 8 }]), 0));
+    }
+    rig.domain.tend(&mut Vec::new());
+    // It has had them all, it says, before one of them is on its link.
+    let cell = rig.player.counters.as_ref().unwrap().start(0, CellState::Consuming, EPOCH.0, SINK.0).unwrap();
+    cell.add(Count::Delivered, u64::MAX / 2);
+    rig.domain.tend(&mut Vec::new());
+    rig.player.read();
+    rig.player.map();
+    rig.talk();
+    rig.domain.tend(&mut Vec::new());
+    let given = rig.domain.remotes[source].as_ref().unwrap().taps[0].given;
+    assert_eq!(given, comes - 10, "those without room were dropped");
+    rig.domain.end_pair(0);
+    let remote = rig.domain.remotes[source].as_mut().unwrap();
+    let reports: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.delivered, r.sink_full, r.unconfirmed)).collect();
+    assert_eq!(reports, [(comes, 10, 0)]);
 }

@@ -1,0 +1,107 @@
+//! Which flows to other hosts a session may open: those that the core has matched for it. Over its pair it could name any source of
+//! its domain, and what is said of that is about another session's messages.
+
+use crate::network::domain::Domain;
+use crate::network::hub::Hub;
+use insane_wire::control::Flow;
+use insane_wire::id::{Epoch, SessionId, SinkId};
+use std::collections::BTreeSet;
+
+/// A flow that a local session wants to open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Its link, of which generation that is, and the number of its source there.
+    pub(crate) link: usize,
+    pub(crate) generation: u32,
+    pub(crate) source: u32,
+    pub(crate) epoch: Epoch,
+    pub(crate) sink: SinkId,
+    pub(crate) channel: u64,
+    pub(crate) strict: bool,
+}
+
+/// What the core has matched of one session's sources, with sinks of other hosts.
+#[derive(Debug, Default)]
+pub(crate) struct Matches(BTreeSet<(SinkId, Epoch)>);
+
+impl Matches {
+    fn forget(&mut self, sink: SinkId) {
+        let of = (sink, Epoch(0))..=(sink, Epoch(u128::MAX));
+        let gone: Vec<_> = self.0.range(of).copied().collect();
+        self.0.retain(|one| !gone.contains(one));
+    }
+}
+
+impl Domain {
+    /// Whether the core has matched a flow for the session that wants it; `None` if that is gone.
+    fn is_matched(&self, wanted: &Wanted) -> Option<bool> {
+        let intake = self.intakes.get(wanted.link)?.as_ref();
+        let intake = intake.filter(|intake| !intake.gone && intake.generation == wanted.generation)?;
+        let pair = self.pairs.get(intake.pair)?.as_ref()?;
+        Some(pair.matches.0.contains(&(wanted.sink, wanted.epoch)))
+    }
+
+    /// Every pair with a session: one that comes back has two for a moment.
+    fn matches_with(&mut self, peer: SessionId) -> impl Iterator<Item = &mut Matches> {
+        self.pairs.iter_mut().flatten().filter(move |pair| pair.peer == peer).map(|pair| &mut pair.matches)
+    }
+
+    /// A sink of another host is gone: the core does not say that of each of its flows.
+    pub(crate) fn forget_matches(&mut self, sink: SinkId) {
+        self.pairs.iter_mut().flatten().for_each(|pair| pair.matches.forget(sink));
+    }
+}
+
+impl Hub {
+    /// The core has matched a source of a session with a sink of another host, or has ended that.
+    pub(crate) fn matched(&mut self, at: usize, flow: &Flow, lives: bool) {
+        let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink), SessionId::from_bytes(&flow.peer));
+        let (Some(epoch), Some(sink), Some(peer)) = ids else { return };
+        // Of one that is gone already nothing more will be said.
+        let there = self.sinks.get(&sink).is_some_and(|known| known.domain == at);
+        for matches in self.domains[at].matches_with(peer) {
+            if lives && there {
+                matches.0.insert((sink, epoch));
+            } else {
+                matches.0.remove(&(sink, epoch));
+            }
+        }
+    }
+
+    /// A session wants to open a flow.
+    pub(crate) fn wanted_by_session(&mut self, at: usize, wanted: Wanted) {
+        match self.domains[at].is_matched(&wanted) {
+            Some(true) => self.open_wanted(at, wanted),
+            Some(false) => self.domains[at].early.push(wanted),
+            None => {}
+        }
+    }
+
+    /// Looks again at flows that the core had not matched when they were read. It tells this thread before it tells the session, so
+    /// what it has said of them has come by now: the others are none of that session's.
+    pub(crate) fn look_at_early(&mut self) {
+        while self.domains.iter().any(|domain| !domain.early.is_empty()) {
+            let early: Vec<Vec<Wanted>> = self.domains.iter_mut().map(|d| std::mem::take(&mut d.early)).collect();
+            self.take_orders();
+            for (at, early) in early.into_iter().enumerate() {
+                early.into_iter().for_each(|wanted| self.decide(at, wanted));
+            }
+        }
+    }
+
+    fn decide(&mut self, at: usize, wanted: Wanted) {
+        match self.domains[at].is_matched(&wanted) {
+            Some(true) => self.open_wanted(at, wanted),
+            Some(false) => {
+                tracing::debug!(epoch = %wanted.epoch, sink = %wanted.sink, "a flow that is none of its session's");
+                self.domains[at].detach(wanted.link, wanted.source, wanted.sink);
+            }
+            None => {}
+        }
+    }
+
+    fn open_wanted(&mut self, at: usize, wanted: Wanted) {
+        let Wanted { link, source, epoch, sink, channel, strict, .. } = wanted;
+        self.wanted(at, (link, source, epoch), sink, channel, strict);
+    }
+}

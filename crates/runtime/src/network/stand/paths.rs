@@ -1,0 +1,103 @@
+//! A host that is reached over two datapaths of one kind besides UDP: one has an IPv4 address, the other an IPv6 one.
+
+use super::sources::{Speaker, announce};
+use super::*;
+use crate::network::lanes::{HOME, Lanes};
+use crate::rebind::Asked;
+use insane_wire::host as wire;
+
+/// The host's end of one of them.
+struct Beside {
+    address: Address,
+    to_host: Frames,
+    from_host: Frames,
+    path: Path,
+    heard: Vec<Vec<u8>>,
+}
+
+impl Beside {
+    /// Opens one in the runtime of a stand.
+    fn new(stand: &mut Stand, own: &str, there: &str) -> Self {
+        let [own, address] = [own, there].map(|text| Address::Ip(text.parse().unwrap()));
+        let (to_host, from_host) = (Frames::default(), Frames::default());
+        let (to, from) = (to_host.clone(), from_host.clone());
+        let wire = Wire { own, to_host: to, from_host: from, stats: Stats::default() };
+        stand.hub.ports.push(Port::new(Kind::Xdp, Box::new(wire)));
+        let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64, stand.now);
+        Self { address, to_host, from_host, path, heard: Vec::new() }
+    }
+
+    /// Takes what is sent to it, and answers.
+    fn turn(&mut self, now: Duration) {
+        let arrived = std::mem::take(&mut *self.to_host.lock().unwrap());
+        for (token, (_, frame)) in arrived.into_iter().enumerate() {
+            self.path.receive(now, &frame, token as u64, &mut Nowhere);
+            self.events(&frame);
+        }
+        self.path.on_time(now);
+        self.events(&[]);
+        let mut bytes = Vec::new();
+        while self.path.transmit(now, &mut bytes, &mut Said::default()).is_some() {
+            self.from_host.lock().unwrap().push_back((self.address, std::mem::take(&mut bytes)));
+        }
+    }
+
+    fn events(&mut self, frame: &[u8]) {
+        while let Some(event) = self.path.event() {
+            match event {
+                Event::Requested { open, .. } => self.path.accept(open.flow, 0),
+                Event::Message { flow, message, lies: Lies::Frame { at, len, .. } } => {
+                    self.heard.push(frame[at..at + len].to_vec());
+                    self.path.advance(flow, message.sequence);
+                    self.path.consumed(flow, 1, 0);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn pass(stand: &mut Stand, besides: &mut [Beside]) {
+    for _ in 0..50 {
+        stand.pass(Duration::from_millis(5));
+        besides.iter_mut().for_each(|beside| beside.turn(stand.now));
+    }
+}
+
+#[test]
+fn a_stream_whose_datapath_fails_goes_over_the_other_of_its_kind() {
+    for number in [0, 1] {
+        let mut stand = Stand::new();
+        stand.hub.lost(0, stand.now);
+        let mut besides = [("192.0.2.1:7", "192.0.2.2:7"), ("[2001:db8::1]:7", "[2001:db8::2]:7")]
+            .map(|(own, there)| Beside::new(&mut stand, own, there));
+        let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+        stand.hub.hosts[0].lanes = Lanes::new(3, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+        stand.restart();
+        let reach =
+            besides.each_ref().map(|beside| wire::Reach { kind: "xdp".into(), address: beside.address.to_string() });
+        stand.hub.offered(0, &reach, stand.now);
+        pass(&mut stand, &mut besides);
+        assert!((HOME..3).all(|lane| stand.hub.hosts[0].lanes.is_up(lane)), "both stand");
+        stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+        announce(&mut stand, number, 1, 5);
+        let mut source = Speaker::new(&mut stand, number, 4, 5);
+        source.open(&mut stand, 0, 4, 1, 5);
+        pass(&mut stand, &mut besides);
+        source.emit(0, b"first");
+        pass(&mut stand, &mut besides);
+        let lanes = |stand: &Stand| {
+            let open = stand.hub.hosts[0].flows.iter().flatten().filter(|flow| !flow.closing);
+            open.map(|flow| flow.number.lane).collect::<Vec<_>>()
+        };
+        assert_eq!((lanes(&stand), besides[0].heard.len()), (vec![1], 1), "{number}");
+        // Nothing comes or goes there any more; the other, which stands, has what the stream needs.
+        let now = stand.now;
+        stand.hub.hosts[0].lanes.path(1).unwrap().disconnect(now);
+        pass(&mut stand, &mut besides[1..]);
+        source.emit(0, b"second");
+        pass(&mut stand, &mut besides[1..]);
+        assert_eq!((lanes(&stand), &besides[1].heard[..]), (vec![2], &[b"second".to_vec()][..]), "{number}");
+        assert_eq!(stand.hub.hosts[0].moves, 1, "and stays there");
+    }
+}

@@ -1,0 +1,224 @@
+//! Sessions with sources whose links are played here: what they say of their flows, and of those of others.
+
+use super::*;
+use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
+use insane_shm::memory::{SharedMemory, map_peer};
+use insane_shm::ring::LAYOUT;
+use insane_shm::socket::{Received, receive, send};
+use insane_wire::host::{self as wire, ToHost, to_host::Body};
+use insane_wire::id::{Epoch, SinkId};
+use insane_wire::peer::{self, ToPeer, to_peer};
+use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+use rustix::fd::{AsFd, BorrowedFd};
+
+const LINK: u32 = 1;
+const VICTIM: u8 = 0x11;
+const OTHER: u8 = 0x22;
+
+fn reliability(number: u64) -> Qos {
+    let mut qos = Qos::default();
+    if number % 2 == 1 {
+        qos.set_reliability(Reliability::Reliable);
+    }
+    qos
+}
+
+/// The host has a sink for the stream of a session.
+pub(super) fn announce(stand: &mut Stand, number: u64, sink: u8, channel: u64) {
+    let announced = wire::Announce {
+        domain: "default".into(),
+        stream: stream_name(number).to_owned(),
+        qos: Some(reliability(number)),
+        channel,
+        sink: vec![sink; 16],
+        ..Default::default()
+    };
+    stand.say(&encode(&ToHost { body: Some(Body::Announce(announced)) }));
+}
+
+/// A session that emits over a link, and says what it wants.
+pub(super) struct Speaker {
+    socket: OwnedFd,
+    producer: Producer,
+    sequence: u64,
+    /// The sinks of flows that were opened, with the numbers under which they joined, and of those that were not to be.
+    opened: Vec<(Vec<u8>, u16)>,
+    closed: Vec<Vec<u8>>,
+}
+
+impl Speaker {
+    /// A session with a source on a channel for which the host has a sink: so it has a pair.
+    pub(super) fn new(stand: &mut Stand, number: u64, epoch: u8, channel: u64) -> Self {
+        stand.source(number, [epoch; 16], channel, true);
+        let at = stand.ends.iter().position(|(conn, _)| *conn == SESSIONS + number).expect("a pair");
+        let socket = stand.ends.swap_remove(at).1;
+        let entries = Config::default().quota.link_entries;
+        let memory = SharedMemory::create("delivery", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap();
+        let memory = Arc::new(memory);
+        let own = DeliveryBlock::create(memory.clone(), entries).unwrap();
+        let (stream, reliable) = (stream_name(number).to_owned(), number % 2 == 1);
+        let offer = peer::LinkOffer { stream, entries, reliable, layout: LAYOUT };
+        say(&socket, to_peer::Body::LinkOffer(offer), &[memory.fd()]);
+        stand.settle();
+        let Received::Message(bytes, fds) = receive(socket.as_fd(), MAX_CONTROL_BYTES).unwrap() else {
+            panic!("the link was not taken")
+        };
+        assert!(matches!(decode::<ToPeer>(&bytes).unwrap().body, Some(to_peer::Body::LinkAccept(_))));
+        let returns = Arc::new(map_peer(fds[0].as_fd(), 0, u64::MAX).unwrap());
+        let producer = Producer::new(own, ReturnBlock::open(returns, entries).unwrap());
+        Self { socket, producer, sequence: 0, opened: Vec::new(), closed: Vec::new() }
+    }
+
+    /// Wants a flow, as the source of this number on its link.
+    fn want(&self, source: u32, epoch: u8, sink: u8, channel: u64) {
+        let (epoch, sink) = (vec![epoch; 16], vec![sink; 16]);
+        say(&self.socket, to_peer::Body::FlowOpen(peer::FlowOpen { source, epoch, sink, channel, strict: false }), &[]);
+    }
+
+    fn end(&self, source: u32, sink: u8) {
+        let position = self.producer.position();
+        let closed = peer::FlowClosed { source, sink: vec![sink; 16], position };
+        say(&self.socket, to_peer::Body::FlowClosed(closed), &[]);
+    }
+
+    fn read(&mut self) {
+        while let Received::Message(bytes, _) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
+            match decode::<ToPeer>(&bytes).unwrap().body {
+                Some(to_peer::Body::FlowOpened(flow)) => self.opened.push((flow.sink, flow.join as u16)),
+                Some(to_peer::Body::FlowClose(flow)) => self.closed.push(flow.sink),
+                _ => {}
+            }
+        }
+    }
+
+    /// Opens a flow to a sink that its host has attached.
+    pub(super) fn open(&mut self, stand: &mut Stand, source: u32, epoch: u8, sink: u8, channel: u64) {
+        self.want(source, epoch, sink, channel);
+        stand.settle();
+        attach(stand, epoch, sink);
+        self.read();
+        assert_eq!(self.opened.last().map(|(is, _)| is[0]), Some(sink), "{stand:?}");
+    }
+
+    /// Emits a message for all of its sinks.
+    pub(super) fn emit(&mut self, source: u32, payload: &[u8]) {
+        self.sequence += 1;
+        let joined = self.opened.iter().map(|(_, join)| *join).max().unwrap_or(0);
+        let d = Descriptor { source, sequence: self.sequence, count: 1, joined, ..Descriptor::default() };
+        self.producer.push(&Descriptor { length: payload.len() as u32, ..d }, payload);
+    }
+}
+
+fn say(socket: &OwnedFd, body: to_peer::Body, fds: &[BorrowedFd<'_>]) {
+    assert!(send(socket.as_fd(), &encode(&ToPeer { link: LINK, body: Some(body) }), fds).unwrap());
+}
+
+/// The host says that a sink can get what a source emits, and takes the number that it is given.
+fn attach(stand: &mut Stand, epoch: u8, sink: u8) {
+    let word = |join| {
+        let ready = wire::Ready { epoch: vec![epoch; 16], sink: vec![sink; 16], join, answer: false };
+        encode(&ToHost { body: Some(Body::Ready(ready)) })
+    };
+    stand.say(&word(0));
+    let key = (Epoch(u128::from_le_bytes([epoch; 16])), SinkId(u128::from_le_bytes([sink; 16])));
+    let one = &stand.hub.hosts[0];
+    let number = one.accounts[one.by_key[&key]].as_ref().expect("an account").number;
+    stand.say(&word(number));
+}
+
+/// Whether each source's messages go to a flow of its own.
+fn routes_are_right(stand: &Stand) -> bool {
+    let intakes = stand.hub.domains[0].intakes.iter().enumerate();
+    let mut routes = intakes.filter_map(|(link, intake)| Some((link, intake.as_ref()?))).flat_map(|(link, intake)| {
+        intake
+            .sources
+            .iter()
+            .flat_map(move |(number, of)| of.routes.iter().map(move |route| (link, *number, of, route)))
+    });
+    routes.all(|(link, number, of, route)| {
+        let flow = stand.hub.hosts[0].flows[route.flow].as_ref();
+        flow.is_some_and(|flow| (flow.epoch, flow.from) == (of.epoch, (0, link, number)))
+    })
+}
+
+#[test]
+fn a_session_cannot_end_or_redirect_the_flow_of_another() {
+    for number in [0, 1] {
+        let mut stand = Stand::new();
+        announce(&mut stand, number, 1, 5);
+        announce(&mut stand, number, 2, 6);
+        let mut victim = Speaker::new(&mut stand, number, VICTIM, 5);
+        let mut other = Speaker::new(&mut stand, number + 2, OTHER, 6);
+        victim.open(&mut stand, 0, VICTIM, 1, 5);
+        victim.emit(0, b"before");
+        stand.pass(Duration::from_millis(100));
+        // Its own sink with the other's source, and the other's sink, in its own name and in the other's.
+        for (epoch, sink, channel) in [(VICTIM, 2, 6), (VICTIM, 1, 5), (OTHER, 1, 5)] {
+            other.want(9, epoch, sink, channel);
+            stand.pass(Duration::from_millis(10));
+            assert!(routes_are_right(&stand), "{epoch} {sink}");
+            other.end(9, sink);
+            stand.pass(Duration::from_millis(10));
+        }
+        other.read();
+        assert_eq!(other.closed, [[2; 16], [1; 16], [1; 16]], "it is told that there is no such flow");
+        victim.emit(0, b"after");
+        stand.pass(Duration::from_millis(100));
+        let heard = |payload: &[u8]| stand.heard.iter().filter(|bytes| *bytes == payload).count();
+        assert_eq!((heard(b"before"), heard(b"after")), (1, 1), "{number}");
+        victim.read();
+        assert!(victim.closed.is_empty());
+    }
+}
+
+#[test]
+fn a_source_with_two_numbers_gets_into_no_flow_of_another() {
+    let mut stand = Stand::new();
+    for (sink, channel) in [(1, 5), (2, 6), (3, 6)] {
+        announce(&mut stand, 0, sink, channel);
+    }
+    let mut other = Speaker::new(&mut stand, 2, OTHER, 6);
+    other.open(&mut stand, 0, OTHER, 2, 6);
+    other.open(&mut stand, 1, OTHER, 3, 6);
+    other.end(0, 2);
+    stand.pass(Duration::from_secs(1));
+    // Their place is free, and the next takes it.
+    let mut victim = Speaker::new(&mut stand, 0, VICTIM, 5);
+    victim.open(&mut stand, 0, VICTIM, 1, 5);
+    assert!(routes_are_right(&stand));
+    other.emit(1, b"its own");
+    victim.emit(0, b"the victim's");
+    stand.pass(Duration::from_millis(100));
+    assert!(stand.heard.iter().any(|bytes| bytes == b"the victim's"));
+}
+
+#[test]
+fn a_flow_that_is_opened_before_the_core_was_heard_is_not_lost() {
+    for rung in [true, false] {
+        let mut stand = Stand::new();
+        announce(&mut stand, 0, 1, 5);
+        announce(&mut stand, 0, 2, 6);
+        let mut session = Speaker::new(&mut stand, 0, OTHER, 6);
+        // Its word is read before the core's, which is there, and of which this thread may have been told when it looked for what
+        // there is, or may not.
+        session.want(0, VICTIM, 1, 5);
+        let channel = Some(session::Channel { name: None, id: Some(5) });
+        let open = session::OpenSource { stream: stand.streams[&SESSIONS], channel, epoch: vec![VICTIM; 16] };
+        stand.ask(SESSIONS, to_runtime::Body::OpenSource(open));
+        if !rung {
+            stand.bell.clear();
+        }
+        stand.settle();
+        attach(&mut stand, VICTIM, 1);
+        session.read();
+        assert_eq!((session.opened.len(), session.closed.len()), (1, 0), "{rung}");
+        // What is closed may not be opened again.
+        stand.source(0, [VICTIM; 16], 5, false);
+        session.end(0, 1);
+        stand.pass(Duration::from_secs(1));
+        session.want(0, VICTIM, 1, 5);
+        stand.pass(Duration::from_millis(10));
+        session.read();
+        assert_eq!((session.opened.len(), session.closed.len()), (1, 1), "{rung}");
+    }
+}
