@@ -530,6 +530,7 @@ impl Domain {
             outlet.asked.remove(&(flow.source, sink));
         }
         if let Some(source) = self.remote_of(flow.source) {
+            self.take_back(place, source, sink);
             self.end_tap(source, sink);
             self.notes.push(Note::Left { source });
         }

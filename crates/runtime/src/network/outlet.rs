@@ -1,5 +1,7 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
+mod backlog;
+
 use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
@@ -773,33 +775,6 @@ impl Domain {
         }
     }
 
-    /// Puts on a link what waits for it. What is best effort and finds no room does not wait for that as well: it is dropped, as it
-    /// would have been had its segment been known.
-    pub(crate) fn flush_backlog(&mut self, at: usize) -> bool {
-        let cap = self.link_cap();
-        let Some(outlet) = self.outlets[at].as_mut() else { return false };
-        let mut any = false;
-        while let Some(first) = outlet.backlog.pop_front() {
-            let pushed = outlet.push(&first.descriptor, &first.inline, (first.slot, first.frames), cap, &mut self.slab);
-            if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && outlet.reliable) {
-                outlet.backlog.push_front(first);
-                break;
-            }
-            first.slot.map(|slot| self.slab.unhold(slot));
-            any = true;
-            let d = &first.descriptor;
-            if pushed == Pushed::NoRoom
-                && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
-            {
-                for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
-                    tap.given -= d.messages();
-                    tap.report.sink_full += d.messages();
-                }
-            }
-        }
-        any
-    }
-
     /// Looks after the links to local sinks: takes back, puts on, wakes, reads what the sinks have counted. Returns, per source
     /// with credit to give, its place, messages and bytes that have left the network's memory, and whether anything happened.
     pub(crate) fn tend(&mut self, gone: &mut Vec<(usize, u32, u64)>) -> bool {
@@ -864,12 +839,6 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_ref() else { return true };
         let behind = |o: usize| self.outlets[o].as_ref().is_some_and(Outlet::is_behind);
         remote.stalled.is_empty() && !remote.taps.iter().filter_map(|t| t.outlet).any(behind)
-    }
-
-    /// Ends one sink of a source: nothing that arrives from now on is for it.
-    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId) {
-        let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return };
-        remote.taps.iter_mut().filter(|t| t.sink == sink).for_each(|t| t.state = TapState::Closed);
     }
 
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::network::outlet::Arrived;
-use insane_shm::link::Descriptor;
+use insane_shm::counters::{CellState, CellWriter, Count};
+use insane_shm::link::{Delivery, Descriptor, Fate};
 use insane_shm::socket::send;
 use insane_wire::frame::record::Message;
 
@@ -14,15 +15,31 @@ const SESSION: SessionId = SessionId(11);
 pub(crate) struct Player {
     socket: OwnedFd,
     entries: u32,
-    /// Links that were offered and are not taken yet.
-    offered: Vec<u32>,
+    /// Links that were offered and are not taken yet, with their memory.
+    offered: Vec<(u32, OwnedFd)>,
     open: Vec<(u32, Vec<u8>)>,
+    taken: HashMap<u32, Taken>,
+}
+
+/// A link that a session has taken.
+struct Taken {
+    consumer: Consumer,
+    counters: Counters,
+    flows: Vec<Counted>,
+}
+
+/// A flow as its session counts it: until the end that it is told.
+struct Counted {
+    key: (u32, Vec<u8>),
+    cell: CellWriter,
+    closed: bool,
+    end: Option<u64>,
 }
 
 impl Player {
     /// With its end of the pair, and so many entries in a link.
     pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
-        Self { socket, entries, offered: Vec::new(), open: Vec::new() }
+        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new() }
     }
 
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
@@ -32,20 +49,24 @@ impl Player {
 
     /// Takes the links.
     pub(crate) fn accept(&mut self) {
-        for link in std::mem::take(&mut self.offered) {
+        for (link, memory) in std::mem::take(&mut self.offered) {
             let bytes = ReturnBlock::bytes(self.entries).unwrap();
             let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
-            ReturnBlock::create(returns.clone(), self.entries).unwrap();
-            let counters = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
-            Counters::create(counters.clone(), 4).unwrap();
-            let accept = peer::LinkAccept { counter_bytes: Backing::len(&*counters) as u64 };
-            self.say(link, Body::LinkAccept(accept), &[returns.fd(), counters.fd()]);
+            let own = ReturnBlock::create(returns.clone(), self.entries).unwrap();
+            let needs = DeliveryBlock::bytes(self.entries).unwrap() as u64;
+            let memory = Arc::new(map_peer(memory.as_fd(), needs, needs.next_multiple_of(4096)).unwrap());
+            let theirs = DeliveryBlock::open(memory, self.entries).unwrap();
+            let cells = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
+            let counters = Counters::create(cells.clone(), 4).unwrap();
+            let accept = peer::LinkAccept { counter_bytes: Backing::len(&*cells) as u64 };
+            self.say(link, Body::LinkAccept(accept), &[returns.fd(), cells.fd()]);
+            self.taken.insert(link, Taken { consumer: Consumer::new(own, theirs), counters, flows: Vec::new() });
         }
     }
 
     /// Refuses them.
     fn refuse(&mut self) {
-        for link in std::mem::take(&mut self.offered) {
+        for (link, _) in std::mem::take(&mut self.offered) {
             self.say(link, Body::LinkRefuse(insane_wire::peer::Refuse::default()), &[]);
         }
     }
@@ -57,28 +78,69 @@ impl Player {
         }
     }
 
+    /// Closes one of its sinks, and waits for its flow's end.
+    fn leave(&mut self, sink: SinkId) {
+        for flow in self.taken.values_mut().flat_map(|taken| &mut taken.flows).filter(|f| f.key.1 == sink.to_bytes()) {
+            flow.closed = true;
+        }
+        for (source, sink) in self.open.iter().filter(|(_, open)| *open == sink.to_bytes()).cloned() {
+            self.say(LINK, Body::FlowClose(peer::FlowRef { source, sink }), &[]);
+        }
+    }
+
+    /// Takes what is on its links, counts it for each flow that has not ended there, and gives it back. How much it was.
+    pub(crate) fn take(&mut self) -> usize {
+        let mut took = 0;
+        for Taken { consumer, flows, .. } in self.taken.values_mut() {
+            while let Some(Delivery { descriptor: d, position, .. }) = consumer.poll().unwrap() {
+                for flow in flows.iter().filter(|f| f.key.0 == d.source && f.end.is_none_or(|end| position < end)) {
+                    flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, 1);
+                }
+                consumer.release(&d, Fate::AsCounted);
+                took += 1;
+            }
+            consumer.settle();
+        }
+        took
+    }
+
     /// Reads what there is and answers it.
     pub(crate) fn read(&mut self) {
-        while let Received::Message(bytes, _) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
+        while let Received::Message(bytes, fds) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
             let ToPeer { link, body } = decode(&bytes).unwrap();
             match body.unwrap() {
-                Body::LinkOffer(_) => self.offered.push(link),
+                Body::LinkOffer(_) => self.offered.extend(fds.into_iter().next().map(|fd| (link, fd))),
                 Body::FlowOpen(flow) => {
                     let key = (flow.source, flow.sink.clone());
                     assert!(!self.open.contains(&key), "a flow of source {} that cannot be", flow.source);
-                    self.open.push(key);
-                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, ..Default::default() };
+                    self.open.push(key.clone());
+                    let Taken { counters, flows, .. } = self.taken.get_mut(&link).unwrap();
+                    let (cell, epoch) = (flows.len() as u32 % 4, Epoch::from_bytes(&flow.epoch).unwrap().0);
+                    let writer = counters.start(cell, CellState::Consuming, epoch, sink_of(&key).0).unwrap();
+                    flows.push(Counted { key, cell: writer, closed: false, end: None });
+                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell, ..Default::default() };
                     self.say(link, Body::FlowOpened(opened), &[]);
                 }
                 Body::FlowClosed(flow) => {
-                    let before = self.open.len();
-                    self.open.retain(|open| *open != (flow.source, flow.sink.clone()));
+                    let (before, key) = (self.open.len(), (flow.source, flow.sink));
+                    self.open.retain(|open| *open != key);
                     assert!(self.open.len() < before, "the end of a flow that was not opened");
+                    let flows = self.taken.values_mut().flat_map(|taken| &mut taken.flows);
+                    flows.filter(|f| f.key == key).for_each(|f| f.end = Some(flow.position));
+                }
+                Body::SegmentAdd(add) => {
+                    let consumer = &mut self.taken.get_mut(&link).unwrap().consumer;
+                    consumer.add_segment(add.segment as u16, add.slots, add.stride);
+                    self.say(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
                 }
                 _ => {}
             }
         }
     }
+}
+
+fn sink_of(key: &(u32, Vec<u8>)) -> SinkId {
+    SinkId::from_bytes(&key.1).unwrap()
 }
 
 /// The link of a session with one.
@@ -133,6 +195,18 @@ impl Rig {
         let taps = self.domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
         taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
         source
+    }
+
+    /// The session takes all there is, and what comes then. How much that was, and the credit to be given.
+    fn drains(&mut self) -> (u64, Vec<(usize, u32, u64)>) {
+        let (mut took, mut gone) = (0, Vec::new());
+        loop {
+            let more = self.player.take() as u64;
+            took += more;
+            if !self.domain.tend(&mut gone) && more == 0 {
+                return (took, gone);
+            }
+        }
     }
 
     /// Its host sends no more of it.
@@ -282,4 +356,66 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
     assert!(!domain.remotes[source].as_ref().unwrap().is_stalled());
     let waiting = domain.outlets[0].as_ref().unwrap().waiting();
     assert!(waiting.into_iter().eq(entries + 1..=sequence), "{sequence}");
+}
+
+#[test]
+fn what_waits_for_a_sink_that_closes_is_counted_and_holds_up_nobody() {
+    for others in [false, true] {
+        let mut rig = Rig::new();
+        let source = rig.begins();
+        let sinks = if others { &[SINK, OTHER][..] } else { &[SINK] };
+        sinks.iter().for_each(|sink| rig.matched_with(*sink));
+        rig.talk();
+        rig.player.accept();
+        rig.talk();
+        let entries = u64::from(Config::default().quota.link_entries);
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        (1..).zip(&mut remote.taps).for_each(|(number, tap)| tap.number = Some(number));
+        for sequence in 1..=entries + 5 {
+            let d = Descriptor { sequence, joined: 2, ..Descriptor::default() };
+            assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 8]), 0));
+        }
+        // Its session knows the memory of what waits, and closes it while the link is full.
+        rig.talk();
+        rig.player.leave(SINK);
+        rig.talk();
+        let waiting = |rig: &Rig| rig.domain.outlets[0].as_ref().unwrap().waiting().len();
+        assert_eq!((waiting(&rig), rig.domain.slab.in_use()), if others { (5, 5) } else { (0, 0) });
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        let given: Vec<_> = remote.taps.iter().map(|tap| tap.given).collect();
+        assert_eq!(given, [entries, entries + 5][..sinks.len()]);
+        // What came before is counted by its session, and what comes later is late.
+        let (took, _) = rig.drains();
+        assert_eq!((took, waiting(&rig), rig.domain.slab.in_use()), (if others { entries + 5 } else { entries }, 0, 0));
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        assert_eq!((remote.cursor, remote.is_awaited()), (entries + 5, false));
+        let told: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.delivered, r.sink_closed)).collect();
+        assert_eq!(told, [(0, entries + 5), (entries + 5, 0)][..sinks.len()]);
+        rig.ends(source);
+    }
+}
+
+#[test]
+fn what_a_session_has_no_memory_of_yet_is_not_for_a_sink_that_closes() {
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    for sequence in 1..=3 {
+        let d = Descriptor { sequence, joined: 2, ..Descriptor::default() };
+        assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 300]), 0));
+    }
+    for (sink, left) in [(SINK, 3), (OTHER, 0)] {
+        assert_eq!(rig.domain.slab.in_use(), 3);
+        rig.player.leave(sink);
+        rig.domain.read_pair(0).unwrap();
+        assert_eq!(
+            (rig.domain.outlets[0].as_ref().unwrap().waiting().len(), rig.domain.slab.in_use()),
+            (left, left as u64)
+        );
+    }
+    rig.talk();
+    assert_eq!(rig.player.take(), 0);
+    let remote = rig.domain.remotes[source].as_mut().unwrap();
+    assert!(!remote.is_awaited());
+    assert_eq!(remote.reports(Duration::ZERO).map(|r| r.sink_closed).collect::<Vec<_>>(), [3, 3]);
+    rig.ends(source);
 }
