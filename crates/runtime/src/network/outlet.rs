@@ -263,6 +263,8 @@ impl Outlet {
         cap: u64,
         slab: &mut Slab,
     ) -> Pushed {
+        // What is empty goes inside its descriptor, wherever it waited.
+        let slot = slot.filter(|_| d.length > 0);
         let bytes = slot.map_or(0, |s| slab.stride(s.segment));
         let fits = |l: &Self| {
             l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
@@ -594,8 +596,8 @@ impl Domain {
             let packed = d.flags & FLAG_PACKED != 0;
             let behind = self.remotes[source].as_ref().is_some_and(Remote::is_stalled);
             let small = !packed && !behind && bytes.len() <= INLINE_BYTES;
-            // On a link without room a reliable one waits in a slot: the domain's memory bounds how many do.
-            if small && (!reliable || bytes.is_empty() || self.has_room(source, d.sequence)) {
+            // On a link without room a reliable one waits in a slot, an empty one too: the domain's memory bounds how many do.
+            if small && (!reliable || self.has_room(source, d.sequence)) {
                 inside = bytes;
             } else {
                 slot = if behind { None } else { self.take_slot(d.length) };
@@ -605,8 +607,8 @@ impl Domain {
                 }
                 match packed {
                     true if bundle_longest(bytes) > MAX_COPIED => d.flags |= FLAG_WIDE,
-                    true => {}
-                    false => d.flags |= FLAG_COPIED,
+                    false if d.length > 0 => d.flags |= FLAG_COPIED,
+                    _ => {}
                 }
             }
         }
@@ -788,14 +790,16 @@ impl Domain {
         for source in 0..self.remotes.len() {
             let (mut messages, mut bytes) = (0, 0u64);
             while let Some((mut d, payload)) = self.remotes[source].as_mut().and_then(|r| r.stalled.pop_front()) {
-                // What is empty needs no memory, and only waits for what came before it.
-                let slot = if payload.is_empty() { None } else { self.take_slot(d.length) };
                 let Some(remote) = self.remotes[source].as_mut() else { break };
-                if slot.is_none() && !payload.is_empty() {
+                remote.see(d.joined);
+                // What is empty needs memory to wait in alone.
+                let bare = payload.is_empty() && self.has_room(source, d.sequence);
+                let slot = if bare { None } else { self.take_slot(d.length) };
+                let Some(remote) = self.remotes[source].as_mut() else { break };
+                if slot.is_none() && !bare {
                     remote.stalled.push_front((d, payload));
                     break;
                 }
-                remote.see(d.joined);
                 if let Some(to) = slot.and_then(|slot| self.slab.bytes_mut(slot, 0, d.length)) {
                     to.copy_from_slice(&payload);
                 }

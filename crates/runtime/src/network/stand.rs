@@ -590,6 +590,8 @@ pub fn stream_name(number: u64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    mod flows;
+
     use super::*;
     use crate::network::domain::tests::Player;
     use insane_shm::socket::{Received, receive};

@@ -419,3 +419,27 @@ fn what_a_session_has_no_memory_of_yet_is_not_for_a_sink_that_closes() {
     assert_eq!(remote.reports(Duration::ZERO).map(|r| r.sink_closed).collect::<Vec<_>>(), [3, 3]);
     rig.ends(source);
 }
+
+#[test]
+fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.matched();
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.domain.memory_limit = 1 << 20;
+    let comes = |domain: &mut Domain, sequence: u64| {
+        let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
+        domain.deliver(source, d, &Arrived::Bytes(&[]), 0)
+    };
+    let entries = u64::from(Config::default().quota.link_entries);
+    let most = entries + (1 << 20) / insane_shm::segment::MIN_STRIDE;
+    let came = (1..2 * most).take_while(|sequence| comes(&mut rig.domain, *sequence)).count() as u64 + 1;
+    assert!((entries + 2..=most + 1).contains(&came), "{came} came");
+    assert!(rig.domain.slab.bytes() <= 1 << 20);
+    // They need no memory any more once they are on the link, and the one that had none says so when it has left.
+    let (took, gone) = rig.drains();
+    assert_eq!((took, gone, rig.domain.slab.in_use()), (came, vec![(source, 1, 0)], 0));
+}
