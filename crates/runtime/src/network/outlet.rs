@@ -546,7 +546,12 @@ impl Domain {
         if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
             d.flags |= self.copies_into(slot);
         }
-        let Some(remote) = self.remotes[source].as_mut() else { return true };
+        let Some(remote) = self.remotes[source].as_mut() else {
+            if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
+                self.slab.unhold(slot);
+            }
+            return true;
+        };
         d.source = remote.number;
         let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
         remote.last = remote.last.max(d.sequence);

@@ -421,6 +421,16 @@ fn what_a_session_has_no_memory_of_yet_is_not_for_a_sink_that_closes() {
 }
 
 #[test]
+fn a_message_of_a_source_that_is_forgotten_holds_no_memory() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.domain.remotes[source] = None;
+    let slot = rig.domain.take_slot(1 << 20).unwrap();
+    assert!(rig.domain.deliver(source, Descriptor::default(), &Arrived::Slot(slot, 1 << 20), 0));
+    assert_eq!(rig.domain.slab.in_use(), 0);
+}
+
+#[test]
 fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
     let mut rig = Rig::new();
     let source = rig.begins();
