@@ -531,7 +531,7 @@ impl Domain {
         }
         if let Some(source) = self.remote_of(flow.source) {
             self.take_back(place, source, sink);
-            self.end_tap(source, sink);
+            self.end_tap(place, source, sink);
             self.notes.push(Note::Left { source });
         }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
@@ -566,7 +566,7 @@ impl Domain {
             .collect();
         for (sink, outlet) in open {
             self.flush_backlog(outlet);
-            self.end_tap(source, sink);
+            self.end_tap(outlet, source, sink);
             let Some(one) = self.outlets[outlet].as_mut() else { continue };
             if one.withdraw(number, sink) {
                 continue;

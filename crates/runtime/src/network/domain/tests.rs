@@ -300,7 +300,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     };
     // The source does not know of them yet, and then of two.
     assert!(!comes(domain, 64, |_| ()) && !comes(domain, 64, |_| ()));
-    domain.end_tap(source, SINK);
+    domain.end_tap(0, source, SINK);
     assert!(comes(domain, 64, |_| ()) && comes(domain, 0, |_| ()) && comes(domain, 1, |_| ()));
     assert!(!domain.hand_on_at_once(source, &Message { sequence: 6, joined: 2, ..Message::default() }, &[7; 65]));
     for change in
@@ -320,7 +320,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     reports.sort_unstable();
     // The first had two before it was closed.
     assert_eq!(reports, [(SINK.to_bytes(), came.get() - 2, 0), (OTHER.to_bytes(), 0, 1)]);
-    domain.end_tap(source, OTHER);
+    domain.end_tap(0, source, OTHER);
     assert!(!comes(domain, 64, |_| ()));
 }
 
@@ -418,6 +418,30 @@ fn what_a_session_has_no_memory_of_yet_is_not_for_a_sink_that_closes() {
     assert!(!remote.is_awaited());
     assert_eq!(remote.reports(Duration::ZERO).map(|r| r.sink_closed).collect::<Vec<_>>(), [3, 3]);
     rig.ends(source);
+}
+
+#[test]
+fn a_session_closes_sinks_of_its_own_alone() {
+    const INTRUDER: SessionId = SessionId(12);
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    let (ours, socket) = insane_shm::socket::pair().unwrap();
+    let pair = insane_wire::control::Pair { peer: INTRUDER.to_bytes(), ..Default::default() };
+    rig.domain.add_pair(&pair, ours).unwrap();
+    let mut intruder = Player::new(socket, Config::default().quota.link_entries);
+    let (epoch, sink, peer) = (EPOCH.to_bytes(), SinkId(13).to_bytes(), INTRUDER.to_bytes());
+    rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    for _ in 0..2 {
+        intruder.read();
+        intruder.accept();
+        rig.domain.read_pair(1).unwrap();
+    }
+    intruder.read();
+    intruder.open.push((intruder.open[0].0, SINK.to_bytes()));
+    intruder.close();
+    rig.domain.read_pair(1).unwrap();
+    let states = rig.domain.remotes[source].as_ref().unwrap().taps.iter().map(|tap| tap.state);
+    assert_eq!(states.collect::<Vec<_>>(), [TapState::Open, TapState::Open, TapState::Closed]);
 }
 
 #[test]

@@ -40,10 +40,11 @@ impl Domain {
         any
     }
 
-    /// Ends one sink of a source: nothing that arrives from now on is for it.
-    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId) {
+    /// Ends one sink of a source, on its link: nothing that arrives from now on is for it.
+    pub(crate) fn end_tap(&mut self, at: usize, source: usize, sink: SinkId) {
         let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return };
-        remote.taps.iter_mut().filter(|t| t.sink == sink).for_each(|t| t.state = TapState::Closed);
+        let is_it = |t: &&mut Tap| t.sink == sink && t.outlet == Some(at);
+        remote.taps.iter_mut().filter(is_it).for_each(|t| t.state = TapState::Closed);
     }
 
     /// A sink leaves by itself: its session counts what was put on the link until now, and never what waits. That is no longer for
