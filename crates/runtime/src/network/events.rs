@@ -118,6 +118,7 @@ impl Hub {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
             let host = &mut self.hosts[remote.host];
+            host.forget_source(domain, source);
             let asked = host.requested.remove(&epoch).unwrap_or_default();
             asked.into_iter().for_each(|(flow, _)| host.lanes.refuse(flow, 1));
         }

@@ -65,7 +65,7 @@ pub(crate) struct OutFlow {
     pub(crate) lost: bool,
 }
 
-/// A flow from the host.
+/// A flow from the host, and where its source is as long as that is not forgotten.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incoming {
     pub(crate) domain: usize,
@@ -106,6 +106,8 @@ pub(crate) struct Host {
     pub(crate) postponed: Vec<insane_wire::host::Source>,
     /// Which of its runtimes it was that spoke last.
     pub(crate) run: u128,
+    /// It has said in this connection which of its runtimes it is: flows may be accepted.
+    pub(crate) greeted: bool,
     pub(crate) stray: u64,
     pub(crate) lost: u64,
     pub(crate) known: Known,
@@ -201,6 +203,7 @@ impl Host {
             frames: HashMap::new(),
             postponed: Vec::new(),
             run: 0,
+            greeted: false,
             stray: 0,
             lost: 0,
             known: Known::Configured,
@@ -227,6 +230,11 @@ impl Host {
             self.requested.remove(&epoch);
         }
         Some(epoch)
+    }
+
+    /// A source is forgotten: its place may be another's soon, and what its flows still bring strays.
+    pub(crate) fn forget_source(&mut self, domain: usize, source: usize) {
+        self.incoming.retain(|_, flow| (flow.domain, flow.source) != (domain, source));
     }
 
     /// A path is lost, and with it the flows that were asked for over it.

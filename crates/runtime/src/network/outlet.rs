@@ -1,5 +1,7 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
+mod backlog;
+
 use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
@@ -261,6 +263,8 @@ impl Outlet {
         cap: u64,
         slab: &mut Slab,
     ) -> Pushed {
+        // What is empty goes inside its descriptor, wherever it waited.
+        let slot = slot.filter(|_| d.length > 0);
         let bytes = slot.map_or(0, |s| slab.stride(s.segment));
         let fits = |l: &Self| {
             l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
@@ -542,7 +546,12 @@ impl Domain {
         if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
             d.flags |= self.copies_into(slot);
         }
-        let Some(remote) = self.remotes[source].as_mut() else { return true };
+        let Some(remote) = self.remotes[source].as_mut() else {
+            if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
+                self.slab.unhold(slot);
+            }
+            return true;
+        };
         d.source = remote.number;
         let (reliable, again) = (remote.reliable, remote.reliable && d.sequence <= remote.last);
         remote.last = remote.last.max(d.sequence);
@@ -592,8 +601,8 @@ impl Domain {
             let packed = d.flags & FLAG_PACKED != 0;
             let behind = self.remotes[source].as_ref().is_some_and(Remote::is_stalled);
             let small = !packed && !behind && bytes.len() <= INLINE_BYTES;
-            // On a link without room a reliable one waits in a slot: the domain's memory bounds how many do.
-            if small && (!reliable || bytes.is_empty() || self.has_room(source, d.sequence)) {
+            // On a link without room a reliable one waits in a slot, an empty one too: the domain's memory bounds how many do.
+            if small && (!reliable || self.has_room(source, d.sequence)) {
                 inside = bytes;
             } else {
                 slot = if behind { None } else { self.take_slot(d.length) };
@@ -603,8 +612,8 @@ impl Domain {
                 }
                 match packed {
                     true if bundle_longest(bytes) > MAX_COPIED => d.flags |= FLAG_WIDE,
-                    true => {}
-                    false => d.flags |= FLAG_COPIED,
+                    false if d.length > 0 => d.flags |= FLAG_COPIED,
+                    _ => {}
                 }
             }
         }
@@ -773,33 +782,6 @@ impl Domain {
         }
     }
 
-    /// Puts on a link what waits for it. What is best effort and finds no room does not wait for that as well: it is dropped, as it
-    /// would have been had its segment been known.
-    pub(crate) fn flush_backlog(&mut self, at: usize) -> bool {
-        let cap = self.link_cap();
-        let Some(outlet) = self.outlets[at].as_mut() else { return false };
-        let mut any = false;
-        while let Some(first) = outlet.backlog.pop_front() {
-            let pushed = outlet.push(&first.descriptor, &first.inline, (first.slot, first.frames), cap, &mut self.slab);
-            if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && outlet.reliable) {
-                outlet.backlog.push_front(first);
-                break;
-            }
-            first.slot.map(|slot| self.slab.unhold(slot));
-            any = true;
-            let d = &first.descriptor;
-            if pushed == Pushed::NoRoom
-                && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
-            {
-                for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
-                    tap.given = tap.given.saturating_sub(d.messages());
-                    tap.report.sink_full += d.messages();
-                }
-            }
-        }
-        any
-    }
-
     /// Looks after the links to local sinks: takes back, puts on, wakes, reads what the sinks have counted. Returns, per source
     /// with credit to give, its place, messages and bytes that have left the network's memory, and whether anything happened.
     pub(crate) fn tend(&mut self, gone: &mut Vec<(usize, u32, u64)>) -> bool {
@@ -813,14 +795,16 @@ impl Domain {
         for source in 0..self.remotes.len() {
             let (mut messages, mut bytes) = (0, 0u64);
             while let Some((mut d, payload)) = self.remotes[source].as_mut().and_then(|r| r.stalled.pop_front()) {
-                // What is empty needs no memory, and only waits for what came before it.
-                let slot = if payload.is_empty() { None } else { self.take_slot(d.length) };
                 let Some(remote) = self.remotes[source].as_mut() else { break };
-                if slot.is_none() && !payload.is_empty() {
+                remote.see(d.joined);
+                // What is empty needs memory to wait in alone.
+                let bare = payload.is_empty() && self.has_room(source, d.sequence);
+                let slot = if bare { None } else { self.take_slot(d.length) };
+                let Some(remote) = self.remotes[source].as_mut() else { break };
+                if slot.is_none() && !bare {
                     remote.stalled.push_front((d, payload));
                     break;
                 }
-                remote.see(d.joined);
                 if let Some(to) = slot.and_then(|slot| self.slab.bytes_mut(slot, 0, d.length)) {
                     to.copy_from_slice(&payload);
                 }
@@ -864,12 +848,6 @@ impl Domain {
         let Some(remote) = self.remotes[source].as_ref() else { return true };
         let behind = |o: usize| self.outlets[o].as_ref().is_some_and(Outlet::is_behind);
         remote.stalled.is_empty() && !remote.taps.iter().filter_map(|t| t.outlet).any(behind)
-    }
-
-    /// Ends one sink of a source: nothing that arrives from now on is for it.
-    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId) {
-        let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return };
-        remote.taps.iter_mut().filter(|t| t.sink == sink).for_each(|t| t.state = TapState::Closed);
     }
 
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.

@@ -17,7 +17,8 @@ use insane_datapath::{Address, Capabilities, Datapath, DatapathError, Stats};
 use insane_shm::socket::pair;
 use insane_transport::{Event, FlowSpec, Lies, Outgoing, Path, Payloads, Store};
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
-use insane_wire::host::CONTROL;
+use insane_wire::encode;
+use insane_wire::host::{self as wire, CONTROL};
 use insane_wire::qos::{Qos, Reliability};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -169,6 +170,8 @@ pub struct Stand {
     peer_config: insane_transport::Config,
     peer_address: Address,
     control: Option<u32>,
+    /// Whether it says hello when the connection stands.
+    greets: bool,
     flows: Vec<u32>,
     sequences: HashMap<u32, u64>,
     said: Said,
@@ -233,6 +236,7 @@ impl Stand {
             peer_config,
             peer_address: Address::Ip(there),
             control: None,
+            greets: true,
             flows: Vec::new(),
             sequences: HashMap::new(),
             said: Said::default(),
@@ -548,6 +552,14 @@ impl Stand {
         busy
     }
 
+    /// The host says its first word.
+    fn greet(&mut self) {
+        let run = u128::from(self.incarnations).to_le_bytes().to_vec();
+        let hello = wire::Hello { host: "there".into(), run, ..wire::Hello::default() };
+        let bytes = encode(&wire::ToHost { body: Some(wire::to_host::Body::Hello(hello)) });
+        self.control.into_iter().for_each(|control| self.send(control, &bytes));
+    }
+
     /// What a host does of itself: it takes what is sent to it, in this frame if in any, and speaks when the connection stands.
     fn host_events(&mut self, frame: &[u8]) {
         while let Some(event) = self.peer.event() {
@@ -557,6 +569,9 @@ impl Stand {
                     let control = self.peer.open(spec);
                     self.sequences.remove(&control);
                     self.control = Some(control);
+                    if self.greets {
+                        self.greet();
+                    }
                 }
                 Event::Lost(_) => {
                     self.control.take().into_iter().for_each(|old| self.peer.abandon(old));
@@ -597,12 +612,14 @@ mod sources;
 
 #[cfg(test)]
 mod tests {
+    mod flows;
+
     use super::*;
     use crate::network::domain::tests::Player;
     use insane_shm::socket::{Received, receive};
-    use insane_wire::host::{self as wire, ToHost, to_host::Body};
+    use insane_wire::host::{ToHost, to_host::Body};
     use insane_wire::peer::{SegmentRef, ToPeer, to_peer};
-    use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
+    use insane_wire::{MAX_CONTROL_BYTES, decode};
     use rustix::fd::AsFd;
 
     fn reliable_qos() -> Qos {

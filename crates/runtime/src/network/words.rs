@@ -102,7 +102,7 @@ impl Hub {
         let one = &mut self.hosts[host];
         one.lost += 1;
         one.end_control();
-        one.control_in = None;
+        (one.control_in, one.greeted) = (None, false);
         one.requested.clear();
         one.postponed.clear();
         one.ready.clear();
@@ -124,11 +124,14 @@ impl Hub {
                 tracing::info!(host = one.name, address = %one.address, version = hello.version, "host found");
                 was.into_iter().for_each(|name| self.forget_name(name));
                 let one = &mut self.hosts[host];
+                one.greeted = true;
                 if one.run != run {
                     one.run = run;
                     one.began_anew();
                     self.end_old_sources(host);
                 }
+                let asked: Vec<_> = self.hosts[host].requested.keys().copied().collect();
+                asked.into_iter().for_each(|epoch| self.try_accept(host, epoch));
                 self.hosts[host].offers = Some(hello.reach.iter().take(MAX_REACH).cloned().collect());
                 self.directory.heard(host, &body, now);
             }
@@ -247,9 +250,11 @@ impl Hub {
         }
     }
 
-    /// Accepts a flow once its source is known and a sink is attached.
+    /// Accepts a flow once its host has said hello, its source is known and a sink is attached.
     pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
-        let asked = self.hosts[host].requested.get(&epoch).and_then(|asked| asked.front());
+        // One that overtook the hello of another runtime would be the old one's.
+        let one = Some(&self.hosts[host]).filter(|one| one.greeted);
+        let asked = one.and_then(|one| one.requested.get(&epoch)).and_then(|asked| asked.front());
         let Some((flow, number)) = asked.copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
             let asked = self.hosts[host].requested.remove(&epoch).unwrap_or_default();
@@ -545,7 +550,7 @@ impl Hub {
     pub(crate) fn forget(&mut self, now: Duration) {
         self.stop_waiting(now);
         let patience = Duration::from_millis(self.settings.patience_ms);
-        for domain in &mut self.domains {
+        for (number, domain) in self.domains.iter_mut().enumerate() {
             for at in 0..domain.remotes.len() {
                 let Some(remote) = domain.remotes[at].as_mut() else { continue };
                 if remote.orphaned.is_some_and(|since| now >= since + patience) {
@@ -554,6 +559,7 @@ impl Hub {
                 // Without its host nobody wants to know what became of the rest.
                 let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].is_connected();
                 if remote.is_over() || alone {
+                    self.hosts[remote.host].forget_source(number, at);
                     domain.remotes[at] = None;
                 }
             }

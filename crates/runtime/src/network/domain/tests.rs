@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::network::outlet::Arrived;
-use insane_shm::counters::{CellState, Count};
-use insane_shm::link::Descriptor;
+use insane_shm::counters::{CellState, CellWriter, Count};
+use insane_shm::link::{Delivery, Descriptor, Fate};
 use insane_shm::socket::send;
 use insane_wire::frame::record::Message;
 
@@ -15,18 +15,31 @@ const SESSION: SessionId = SessionId(11);
 pub(crate) struct Player {
     socket: OwnedFd,
     entries: u32,
-    /// Links that were offered and are not taken yet.
-    offered: Vec<u32>,
+    /// Links that were offered and are not taken yet, with their memory.
+    offered: Vec<(u32, OwnedFd)>,
     open: Vec<(u32, Vec<u8>)>,
-    /// Segments that it has not answered.
-    segments: Vec<u32>,
-    counters: Option<Counters>,
+    taken: HashMap<u32, Taken>,
+}
+
+/// A link that a session has taken.
+struct Taken {
+    consumer: Consumer,
+    counters: Counters,
+    flows: Vec<Counted>,
+}
+
+/// A flow as its session counts it: until the end that it is told.
+struct Counted {
+    key: (u32, Vec<u8>),
+    cell: CellWriter,
+    closed: bool,
+    end: Option<u64>,
 }
 
 impl Player {
     /// With its end of the pair, and so many entries in a link.
     pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
-        Self { socket, entries, offered: Vec::new(), open: Vec::new(), segments: Vec::new(), counters: None }
+        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new() }
     }
 
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
@@ -36,27 +49,24 @@ impl Player {
 
     /// Takes the links.
     pub(crate) fn accept(&mut self) {
-        for link in std::mem::take(&mut self.offered) {
+        for (link, memory) in std::mem::take(&mut self.offered) {
             let bytes = ReturnBlock::bytes(self.entries).unwrap();
             let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
-            ReturnBlock::create(returns.clone(), self.entries).unwrap();
-            let counters = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
-            self.counters = Some(Counters::create(counters.clone(), 4).unwrap());
-            let accept = peer::LinkAccept { counter_bytes: Backing::len(&*counters) as u64 };
-            self.say(link, Body::LinkAccept(accept), &[returns.fd(), counters.fd()]);
-        }
-    }
-
-    /// Answers that it has the segments that were shown to it.
-    fn map(&mut self) {
-        for segment in std::mem::take(&mut self.segments) {
-            self.say(LINK, Body::SegmentAck(peer::SegmentRef { segment }), &[]);
+            let own = ReturnBlock::create(returns.clone(), self.entries).unwrap();
+            let needs = DeliveryBlock::bytes(self.entries).unwrap() as u64;
+            let memory = Arc::new(map_peer(memory.as_fd(), needs, needs.next_multiple_of(4096)).unwrap());
+            let theirs = DeliveryBlock::open(memory, self.entries).unwrap();
+            let cells = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
+            let counters = Counters::create(cells.clone(), 4).unwrap();
+            let accept = peer::LinkAccept { counter_bytes: Backing::len(&*cells) as u64 };
+            self.say(link, Body::LinkAccept(accept), &[returns.fd(), cells.fd()]);
+            self.taken.insert(link, Taken { consumer: Consumer::new(own, theirs), counters, flows: Vec::new() });
         }
     }
 
     /// Refuses them.
     fn refuse(&mut self) {
-        for link in std::mem::take(&mut self.offered) {
+        for (link, _) in std::mem::take(&mut self.offered) {
             self.say(link, Body::LinkRefuse(insane_wire::peer::Refuse::default()), &[]);
         }
     }
@@ -68,29 +78,69 @@ impl Player {
         }
     }
 
+    /// Closes one of its sinks, and waits for its flow's end.
+    fn leave(&mut self, sink: SinkId) {
+        for flow in self.taken.values_mut().flat_map(|taken| &mut taken.flows).filter(|f| f.key.1 == sink.to_bytes()) {
+            flow.closed = true;
+        }
+        for (source, sink) in self.open.iter().filter(|(_, open)| *open == sink.to_bytes()).cloned() {
+            self.say(LINK, Body::FlowClose(peer::FlowRef { source, sink }), &[]);
+        }
+    }
+
+    /// Takes what is on its links, counts it for each flow that has not ended there, and gives it back. How much it was.
+    pub(crate) fn take(&mut self) -> usize {
+        let mut took = 0;
+        for Taken { consumer, flows, .. } in self.taken.values_mut() {
+            while let Some(Delivery { descriptor: d, position, .. }) = consumer.poll().unwrap() {
+                for flow in flows.iter().filter(|f| f.key.0 == d.source && f.end.is_none_or(|end| position < end)) {
+                    flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, 1);
+                }
+                consumer.release(&d, Fate::AsCounted);
+                took += 1;
+            }
+            consumer.settle();
+        }
+        took
+    }
+
     /// Reads what there is and answers it.
     pub(crate) fn read(&mut self) {
-        while let Received::Message(bytes, _) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
+        while let Received::Message(bytes, fds) = receive(self.socket.as_fd(), MAX_CONTROL_BYTES).unwrap() {
             let ToPeer { link, body } = decode(&bytes).unwrap();
             match body.unwrap() {
-                Body::LinkOffer(_) => self.offered.push(link),
-                Body::SegmentAdd(segment) => self.segments.push(segment.segment),
+                Body::LinkOffer(_) => self.offered.extend(fds.into_iter().next().map(|fd| (link, fd))),
                 Body::FlowOpen(flow) => {
                     let key = (flow.source, flow.sink.clone());
                     assert!(!self.open.contains(&key), "a flow of source {} that cannot be", flow.source);
-                    self.open.push(key);
-                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, ..Default::default() };
+                    self.open.push(key.clone());
+                    let Taken { counters, flows, .. } = self.taken.get_mut(&link).unwrap();
+                    let (cell, epoch) = (flows.len() as u32 % 4, Epoch::from_bytes(&flow.epoch).unwrap().0);
+                    let writer = counters.start(cell, CellState::Consuming, epoch, sink_of(&key).0).unwrap();
+                    flows.push(Counted { key, cell: writer, closed: false, end: None });
+                    let opened = peer::FlowOpened { source: flow.source, sink: flow.sink, cell, ..Default::default() };
                     self.say(link, Body::FlowOpened(opened), &[]);
                 }
                 Body::FlowClosed(flow) => {
-                    let before = self.open.len();
-                    self.open.retain(|open| *open != (flow.source, flow.sink.clone()));
+                    let (before, key) = (self.open.len(), (flow.source, flow.sink));
+                    self.open.retain(|open| *open != key);
                     assert!(self.open.len() < before, "the end of a flow that was not opened");
+                    let flows = self.taken.values_mut().flat_map(|taken| &mut taken.flows);
+                    flows.filter(|f| f.key == key).for_each(|f| f.end = Some(flow.position));
+                }
+                Body::SegmentAdd(add) => {
+                    let consumer = &mut self.taken.get_mut(&link).unwrap().consumer;
+                    consumer.add_segment(add.segment as u16, add.slots, add.stride);
+                    self.say(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
                 }
                 _ => {}
             }
         }
     }
+}
+
+fn sink_of(key: &(u32, Vec<u8>)) -> SinkId {
+    SinkId::from_bytes(&key.1).unwrap()
 }
 
 /// The link of a session with one.
@@ -145,6 +195,18 @@ impl Rig {
         let taps = self.domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
         taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
         source
+    }
+
+    /// The session takes all there is, and what comes then. How much that was, and the credit to be given.
+    fn drains(&mut self) -> (u64, Vec<(usize, u32, u64)>) {
+        let (mut took, mut gone) = (0, Vec::new());
+        loop {
+            let more = self.player.take() as u64;
+            took += more;
+            if !self.domain.tend(&mut gone) && more == 0 {
+                return (took, gone);
+            }
+        }
     }
 
     /// Its host sends no more of it.
@@ -238,7 +300,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     };
     // The source does not know of them yet, and then of two.
     assert!(!comes(domain, 64, |_| ()) && !comes(domain, 64, |_| ()));
-    domain.end_tap(source, SINK);
+    domain.end_tap(0, source, SINK);
     assert!(comes(domain, 64, |_| ()) && comes(domain, 0, |_| ()) && comes(domain, 1, |_| ()));
     assert!(!domain.hand_on_at_once(source, &Message { sequence: 6, joined: 2, ..Message::default() }, &[7; 65]));
     for change in
@@ -258,7 +320,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     reports.sort_unstable();
     // The first had two before it was closed.
     assert_eq!(reports, [(SINK.to_bytes(), came.get() - 2, 0), (OTHER.to_bytes(), 0, 1)]);
-    domain.end_tap(source, OTHER);
+    domain.end_tap(0, source, OTHER);
     assert!(!comes(domain, 64, |_| ()));
 }
 
@@ -313,11 +375,8 @@ fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
     }
     rig.domain.tend(&mut Vec::new());
     // It has had them all, it says, before one of them is on its link.
-    let cell = rig.player.counters.as_ref().unwrap().start(0, CellState::Consuming, EPOCH.0, SINK.0).unwrap();
-    cell.add(Count::Delivered, u64::MAX / 2);
+    rig.player.taken[&LINK].flows[0].cell.add(Count::Delivered, u64::MAX / 2);
     rig.domain.tend(&mut Vec::new());
-    rig.player.read();
-    rig.player.map();
     rig.talk();
     rig.domain.tend(&mut Vec::new());
     let given = rig.domain.remotes[source].as_ref().unwrap().taps[0].given;
@@ -326,4 +385,124 @@ fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
     let remote = rig.domain.remotes[source].as_mut().unwrap();
     let reports: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.delivered, r.sink_full, r.unconfirmed)).collect();
     assert_eq!(reports, [(comes, 10, 0)]);
+}
+
+#[test]
+fn what_waits_for_a_sink_that_closes_is_counted_and_holds_up_nobody() {
+    for others in [false, true] {
+        let mut rig = Rig::new();
+        let source = rig.begins();
+        let sinks = if others { &[SINK, OTHER][..] } else { &[SINK] };
+        sinks.iter().for_each(|sink| rig.matched_with(*sink));
+        rig.talk();
+        rig.player.accept();
+        rig.talk();
+        let entries = u64::from(Config::default().quota.link_entries);
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        (1..).zip(&mut remote.taps).for_each(|(number, tap)| tap.number = Some(number));
+        for sequence in 1..=entries + 5 {
+            let d = Descriptor { sequence, joined: 2, ..Descriptor::default() };
+            assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 8]), 0));
+        }
+        // Its session knows the memory of what waits, and closes it while the link is full.
+        rig.talk();
+        rig.player.leave(SINK);
+        rig.talk();
+        let waiting = |rig: &Rig| rig.domain.outlets[0].as_ref().unwrap().waiting().len();
+        assert_eq!((waiting(&rig), rig.domain.slab.in_use()), if others { (5, 5) } else { (0, 0) });
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        let given: Vec<_> = remote.taps.iter().map(|tap| tap.given).collect();
+        assert_eq!(given, [entries, entries + 5][..sinks.len()]);
+        // What came before is counted by its session, and what comes later is late.
+        let (took, _) = rig.drains();
+        assert_eq!((took, waiting(&rig), rig.domain.slab.in_use()), (if others { entries + 5 } else { entries }, 0, 0));
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        assert_eq!((remote.cursor, remote.is_awaited()), (entries + 5, false));
+        let told: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.delivered, r.sink_closed)).collect();
+        assert_eq!(told, [(0, entries + 5), (entries + 5, 0)][..sinks.len()]);
+        rig.ends(source);
+    }
+}
+
+#[test]
+fn what_a_session_has_no_memory_of_yet_is_not_for_a_sink_that_closes() {
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    for sequence in 1..=3 {
+        let d = Descriptor { sequence, joined: 2, ..Descriptor::default() };
+        assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 300]), 0));
+    }
+    for (sink, left) in [(SINK, 3), (OTHER, 0)] {
+        assert_eq!(rig.domain.slab.in_use(), 3);
+        rig.player.leave(sink);
+        rig.domain.read_pair(0).unwrap();
+        assert_eq!(
+            (rig.domain.outlets[0].as_ref().unwrap().waiting().len(), rig.domain.slab.in_use()),
+            (left, left as u64)
+        );
+    }
+    rig.talk();
+    assert_eq!(rig.player.take(), 0);
+    let remote = rig.domain.remotes[source].as_mut().unwrap();
+    assert!(!remote.is_awaited());
+    assert_eq!(remote.reports(Duration::ZERO).map(|r| r.sink_closed).collect::<Vec<_>>(), [3, 3]);
+    rig.ends(source);
+}
+
+#[test]
+fn a_session_closes_sinks_of_its_own_alone() {
+    const INTRUDER: SessionId = SessionId(12);
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    let (ours, socket) = insane_shm::socket::pair().unwrap();
+    let pair = insane_wire::control::Pair { peer: INTRUDER.to_bytes(), ..Default::default() };
+    rig.domain.add_pair(&pair, ours).unwrap();
+    let mut intruder = Player::new(socket, Config::default().quota.link_entries);
+    let (epoch, sink, peer) = (EPOCH.to_bytes(), SinkId(13).to_bytes(), INTRUDER.to_bytes());
+    rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    for _ in 0..2 {
+        intruder.read();
+        intruder.accept();
+        rig.domain.read_pair(1).unwrap();
+    }
+    intruder.read();
+    intruder.open.push((intruder.open[0].0, SINK.to_bytes()));
+    intruder.close();
+    rig.domain.read_pair(1).unwrap();
+    let states = rig.domain.remotes[source].as_ref().unwrap().taps.iter().map(|tap| tap.state);
+    assert_eq!(states.collect::<Vec<_>>(), [TapState::Open, TapState::Open, TapState::Closed]);
+}
+
+#[test]
+fn a_message_of_a_source_that_is_forgotten_holds_no_memory() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.domain.remotes[source] = None;
+    let slot = rig.domain.take_slot(1 << 20).unwrap();
+    assert!(rig.domain.deliver(source, Descriptor::default(), &Arrived::Slot(slot, 1 << 20), 0));
+    assert_eq!(rig.domain.slab.in_use(), 0);
+}
+
+#[test]
+fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
+    let mut rig = Rig::new();
+    let source = rig.begins();
+    rig.matched();
+    rig.talk();
+    rig.player.accept();
+    rig.talk();
+    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.domain.memory_limit = 1 << 20;
+    let comes = |domain: &mut Domain, sequence: u64| {
+        let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
+        domain.deliver(source, d, &Arrived::Bytes(&[]), 0)
+    };
+    let entries = u64::from(Config::default().quota.link_entries);
+    let most = entries + (1 << 20) / insane_shm::segment::MIN_STRIDE;
+    let came = (1..2 * most).take_while(|sequence| comes(&mut rig.domain, *sequence)).count() as u64 + 1;
+    assert!((entries + 2..=most + 1).contains(&came), "{came} came");
+    assert!(rig.domain.slab.bytes() <= 1 << 20);
+    // They need no memory any more once they are on the link, and the one that had none says so when it has left.
+    let (took, gone) = rig.drains();
+    assert_eq!((took, gone, rig.domain.slab.in_use()), (came, vec![(source, 1, 0)], 0));
 }

@@ -1,0 +1,131 @@
+//! Flows from the host to sinks of this one.
+
+use super::*;
+
+/// The host's flow of a source goes to a sink that is attached, with its number.
+fn goes_to(stand: &mut Stand, number: u64, epoch: u8, sink: u8) {
+    let ready = wire::Ready { epoch: vec![epoch; 16], sink: vec![sink; 16], join: 1, answer: true };
+    stand.say(&word(Body::Ready(ready)));
+    stand.open("default", u128::from_le_bytes([epoch; 16]), 5, number % 2 == 1);
+}
+
+#[test]
+fn a_host_that_sends_empty_messages_to_a_stopped_sink_is_held() {
+    let mut stand = Stand::new();
+    stand.sink(1, [1; 16], 5, true);
+    stand.say(&source(1, 4, 5));
+    let mut players = attached(&mut stand);
+    goes_to(&mut stand, 1, 4, 1);
+    assert_eq!(stand.hub.hosts[0].incoming.len(), 1);
+    stand.hub.domains[0].memory_limit = 1 << 20;
+    let (flow, mut sent) = (stand.flows[0], 0);
+    // As a runtime does: what is not gone waits, and then its sources do.
+    for _ in 0..200 {
+        while stand.peer.waiting(flow) < 2048 && sent < 60_000 {
+            let next = Outgoing { token: sent + 1000, sequence: sent + 1, joined: 1, ..Outgoing::default() };
+            stand.peer.send(flow, next).expect("room for what waits");
+            sent += 1;
+        }
+        stand.pass(Duration::from_millis(10));
+    }
+    assert!((4096..30_000).contains(&sent), "{sent} sent");
+    let mut took = 0;
+    for _ in 0..200 {
+        players.iter_mut().for_each(Player::read);
+        took += players.iter_mut().map(Player::take).sum::<usize>() as u64;
+        stand.pass(Duration::from_millis(10));
+    }
+    assert_eq!((took, stand.peer.waiting(flow)), (sent, 0));
+}
+
+/// How many messages went to the first sink of a source, if it is known.
+fn given(stand: &Stand, epoch: u8) -> Option<u64> {
+    let mut remotes = stand.hub.domains[0].remotes.iter().flatten();
+    remotes.find(|r| r.epoch.to_bytes() == [epoch; 16]).map(|r| r.taps.iter().map(|t| t.given).sum())
+}
+
+#[test]
+fn a_flow_does_not_outlive_the_source_that_it_is_of() {
+    let mut stand = Stand::new();
+    stand.sink(0, [1; 16], 5, true);
+    // Told of once, and opened twice.
+    stand.say(&source(0, 4, 5));
+    let mut players = attached(&mut stand);
+    goes_to(&mut stand, 0, 4, 1);
+    stand.open("default", u128::from_le_bytes([4; 16]), 5, false);
+    assert_eq!(stand.hub.hosts[0].incoming.len(), 2);
+    stand.close(0);
+    for _ in 0..4 {
+        players.iter_mut().for_each(Player::read);
+        stand.pass(Duration::from_millis(10));
+    }
+    assert_eq!(given(&stand, 4), None);
+    // Another in its place.
+    stand.say(&source(0, 6, 5));
+    for _ in 0..4 {
+        players.iter_mut().for_each(Player::read);
+        stand.pass(Duration::from_millis(10));
+    }
+    goes_to(&mut stand, 0, 6, 1);
+    for sequence in 1..=8 {
+        let (len, token) = (1 << 20, 1000 + sequence);
+        stand.said.0.insert(token, vec![7; 1 << 20]);
+        let next = Outgoing { token, len, sequence, joined: 1, ..Outgoing::default() };
+        stand.peer.send(stand.flows[1], next).expect("room for what waits");
+        stand.pass(Duration::from_millis(100));
+        assert_eq!((given(&stand, 6), stand.hub.domains[0].slab.in_use()), (Some(0), 0));
+    }
+    stand.give(2, &[7; 8]);
+    assert_eq!(stand.hub.hosts[0].incoming.len(), 1);
+}
+
+#[test]
+fn a_flow_that_overtakes_the_first_word_of_another_runtime_waits_for_it() {
+    let mut stand = Stand::new();
+    stand.sink(1, [1; 16], 5, true);
+    stand.say(&source(1, 4, 5));
+    let mut players = attached(&mut stand);
+    goes_to(&mut stand, 1, 4, 1);
+    let flow_of = |stand: &Stand| {
+        let remotes: Vec<_> = stand.hub.domains[0].remotes.iter().flatten().map(|r| (r.number, r.flow)).collect();
+        (remotes, stand.hub.hosts[0].incoming.len())
+    };
+    let (before, 1) = flow_of(&stand) else { panic!("{stand:?}") };
+    stand.greets = false;
+    stand.restart();
+    stand.open("default", u128::from_le_bytes([4; 16]), 5, true);
+    stand.pass(Duration::from_millis(10));
+    assert_eq!(flow_of(&stand), (vec![(before[0].0, None)], 0));
+    stand.greet();
+    stand.say(&source(1, 4, 5));
+    for _ in 0..8 {
+        players.iter_mut().for_each(Player::read);
+        stand.pass(Duration::from_millis(10));
+    }
+    let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 1, answer: true };
+    stand.say(&word(Body::Ready(ready)));
+    let (now, 1) = flow_of(&stand) else { panic!("{stand:?}") };
+    assert!(now.len() == 1 && now[0].0 != before[0].0 && now[0].1.is_some(), "{now:?}");
+    let next = Outgoing { token: 1000, sequence: 1, joined: 1, ..Outgoing::default() };
+    stand.peer.send(stand.flows[0], next).expect("room for what waits");
+    for _ in 0..4 {
+        stand.pass(Duration::from_millis(10));
+        assert!(players.iter_mut().map(Player::take).sum::<usize>() <= 1);
+    }
+    assert_eq!(stand.hub.domains[0].remotes.iter().flatten().map(|r| r.cursor).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_flow_that_no_word_is_said_of_again_goes_on_with_its_source() {
+    let mut stand = Stand::new();
+    stand.sink(1, [1; 16], 5, true);
+    stand.say(&source(1, 4, 5));
+    let _players = attached(&mut stand);
+    goes_to(&mut stand, 1, 4, 1);
+    // The same runtime, with a source that is closed and has messages left: those are not told of again.
+    stand.peer.disconnect(stand.now);
+    stand.control = None;
+    stand.connect();
+    stand.pass(Duration::from_millis(10));
+    assert_eq!((stand.hub.hosts[0].incoming.len(), stand.hub.hosts[0].requested.len()), (1, 0));
+}
