@@ -421,7 +421,7 @@ impl Host {
         self.forget_epoch(at);
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
-        self.succeed(&flow);
+        self.succeed(at, &flow);
         self.note_unheard(&flow, underway);
         self.goes_on |= flow.heir.is_some();
         // The path's counts do not have what it did not take.
@@ -591,7 +591,7 @@ impl Host {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::network::account::Cells;
     use crate::network::control::Sources;
@@ -603,44 +603,47 @@ mod tests {
     use std::sync::Arc;
 
     const EPOCH: Epoch = Epoch(7);
-    const SINK: SinkId = SinkId(9);
+    pub(crate) const SINK: SinkId = SinkId(9);
 
     /// A host, and the path of its runtime at the other end.
-    struct Rig {
-        now: Duration,
-        host: Host,
-        underway: Underway,
+    pub(crate) struct Rig {
+        pub(crate) now: Duration,
+        pub(crate) host: Host,
+        pub(crate) underway: Underway,
         peer: Path,
-        cells: Cells,
+        pub(crate) cells: Cells,
         /// The control flow as the other end knows it, and what came over it.
         control: Option<u32>,
         words: Vec<Body>,
+        /// The numbers of the messages that came over other flows: its sinks have them.
+        pub(crate) arrived: Vec<u64>,
     }
 
     impl Rig {
-        fn new() -> Self {
+        pub(crate) fn new() -> Self {
             let settings = config::Network::default();
             let address = Address::Ip(settings.listen);
             let egress = Egress::new(&settings).unwrap();
             let counters = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
             Self {
                 now: Duration::ZERO,
-                host: Host::new((address, 1), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
+                host: Host::new((address, 2), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
                 underway: Underway::default(),
                 peer: Self::runtime(2),
                 cells: Cells::new(counters),
                 control: None,
                 words: Vec::new(),
+                arrived: Vec::new(),
             }
         }
 
-        fn runtime(seed: u64) -> Path {
+        pub(crate) fn runtime(seed: u64) -> Path {
             Path::new(path_config(&config::Network::default(), 2, 1472, true), seed, Duration::ZERO)
         }
 
         /// Lets both ends talk for a while. The other accepts every flow; returns how many, and what was lost here. What is
         /// emitted for `after` once something is lost ends at once.
-        fn talk(&mut self, after: Option<(usize, usize)>) -> (usize, Vec<LostReason>) {
+        pub(crate) fn talk(&mut self, after: Option<(usize, usize)>) -> (usize, Vec<LostReason>) {
             let (mut requested, mut lost, none) = (0, Vec::new(), Keyed::with_hasher(Key::new(1)));
             for _ in 0..200 {
                 self.now += Duration::from_millis(1);
@@ -717,6 +720,10 @@ mod tests {
                         let word = &frames[token as usize][at..at + len];
                         self.words.extend(decode::<ToHost>(word).unwrap().body);
                     }
+                    Event::Message { flow, message, .. } => {
+                        self.peer.advance(flow, message.sequence);
+                        self.arrived.push(message.sequence);
+                    }
                     _ => {}
                 }
             }
@@ -742,7 +749,7 @@ mod tests {
             self.open_as(false)
         }
 
-        fn open_as(&mut self, reliable: bool) -> (usize, usize) {
+        pub(crate) fn open_as(&mut self, reliable: bool) -> (usize, usize) {
             let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable, first: 1 };
             let flow = self.host.flow_of(HOME, spec, insane_wire::host::Source::default(), &mut self.underway);
             let cell = self.cells.start(EPOCH, SINK).unwrap();
@@ -760,7 +767,26 @@ mod tests {
             Some(why)
         }
 
-        fn account(&mut self, at: usize) -> &mut Account {
+        /// A reliable source emits messages of these numbers for its one sink.
+        pub(crate) fn emit(&mut self, (flow, account): (usize, usize), numbers: std::ops::RangeInclusive<u64>) {
+            for sequence in numbers {
+                let token = self.underway.add(Held::Bytes(vec![1; 8]), 1);
+                self.account(account).give(1);
+                let next = Outgoing { token, len: 8, sequence, ..Outgoing::default() };
+                assert_eq!(self.host.give(self.now, flow, next), Ok(()));
+            }
+        }
+
+        /// The flows that have ended are forgotten; whatever else the paths say is not heard.
+        pub(crate) fn forget_ended(&mut self) {
+            while let Some((lane, event)) = self.host.lanes.event() {
+                if let Event::Closed { flow, counts } = event {
+                    self.host.flow_closed(FlowId { lane, number: flow }, counts, &mut self.underway);
+                }
+            }
+        }
+
+        pub(crate) fn account(&mut self, at: usize) -> &mut Account {
             self.host.accounts[at].as_mut().unwrap()
         }
     }
