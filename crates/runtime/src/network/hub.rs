@@ -828,6 +828,7 @@ impl Hub {
                     self.pass_on();
                 }
                 ToNetwork::Withdraw(sink) => withdrawn.push(sink),
+                ToNetwork::StreamClosed(domain, stream) => self.stream_closed(&domain, &stream),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
                 ToNetwork::Rebind(conn, request, asked) => self.asked_to_rebind(conn, request, asked),
             }

@@ -481,6 +481,7 @@ impl Stand {
                 }
                 Action::Announce(sink) => self.tell(ToNetwork::Announce(sink)),
                 Action::Withdraw(sink) => self.tell(ToNetwork::Withdraw(sink)),
+                Action::StreamClosed(domain, stream) => self.tell(ToNetwork::StreamClosed(domain, stream)),
             }
         }
     }
@@ -589,6 +590,9 @@ pub fn stream_name(number: u64) -> &'static str {
 }
 
 #[cfg(test)]
+mod returns;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::network::domain::tests::Player;
@@ -598,13 +602,13 @@ mod tests {
     use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
     use rustix::fd::AsFd;
 
-    fn reliable_qos() -> Qos {
+    pub(super) fn reliable_qos() -> Qos {
         let mut qos = Qos::default();
         qos.set_reliability(Reliability::Reliable);
         qos
     }
 
-    fn word(body: Body) -> Vec<u8> {
+    pub(super) fn word(body: Body) -> Vec<u8> {
         encode(&ToHost { body: Some(body) })
     }
 

@@ -489,7 +489,8 @@ impl Hub {
                     let conn = self.domains[domain].conn;
                     tracing::debug!(me = self.own_name, host, %sink, "sink");
                     reach(Step::Announce);
-                    self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone() });
+                    self.sinks
+                        .insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
                 }
                 Change::Removed { host, sink } => {
