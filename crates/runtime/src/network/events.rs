@@ -134,6 +134,7 @@ impl Hub {
     fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
+            self.claims_due = true;
             let host = &mut self.hosts[remote.host];
             let asked = host.requested.remove(&epoch).unwrap_or_default();
             asked.into_iter().for_each(|(flow, _)| host.lanes.refuse(flow, 1));

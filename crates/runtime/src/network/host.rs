@@ -100,6 +100,8 @@ pub(crate) struct Host {
     pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
     /// Sources of which something old is still to be finished.
     pub(crate) postponed: Vec<insane_wire::host::Source>,
+    /// Sources that another host has.
+    pub(crate) claims: Vec<insane_wire::host::Source>,
     /// Which of its runtimes it was that spoke last.
     pub(crate) run: u128,
     pub(crate) stray: u64,
@@ -194,6 +196,7 @@ impl Host {
             by_key: HashMap::new(),
             frames: HashMap::new(),
             postponed: Vec::new(),
+            claims: Vec::new(),
             run: 0,
             stray: 0,
             lost: 0,
@@ -257,6 +260,7 @@ impl Host {
             && self.incoming.is_empty()
             && self.requested.is_empty()
             && self.postponed.is_empty()
+            && self.claims.is_empty()
             && self.frames.is_empty()
             && self.egress.waiting() == 0
     }

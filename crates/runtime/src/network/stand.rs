@@ -437,7 +437,7 @@ impl Stand {
         let remotes = hub.domains.iter().flat_map(|d| d.remotes.iter().flatten()).count();
         Holds {
             sinks: hub.sinks.len() + hub.later.len() + usize::from(hub.directory.knows(0)),
-            sources: remotes + host.postponed.len(),
+            sources: remotes + hub.hosts.iter().map(|host| host.postponed.len() + host.claims.len()).sum::<usize>(),
             wants: hub.wants.len(),
             under_way: hub.underway.len() + host.frames.len() + host.long_words.len(),
             notes: host.ready.len() + host.refused.len() + host.requested.len() + host.incoming.len(),
@@ -690,7 +690,7 @@ mod tests {
     }
 
     /// The host is about to send what a source emits on a channel of session `number`'s stream.
-    fn source(number: u64, epoch: u8, channel: u64) -> Vec<u8> {
+    pub(super) fn source(number: u64, epoch: u8, channel: u64) -> Vec<u8> {
         let (domain, stream) = ("default".to_owned(), stream_name(number).to_owned());
         let qos = Some(if number % 2 == 1 { reliable_qos() } else { Qos::default() });
         word(Body::Source(wire::Source { epoch: vec![epoch; 16], domain, stream, qos, channel, ..Default::default() }))
@@ -820,7 +820,7 @@ mod tests {
     }
 
     /// The sessions that have a link take it, and their sinks are attached.
-    fn attached(stand: &mut Stand) -> Vec<Player> {
+    pub(super) fn attached(stand: &mut Stand) -> Vec<Player> {
         stand.ends.sort_by_key(|(conn, _)| *conn);
         let entries = Config::default().quota.link_entries;
         let ends = std::mem::take(&mut stand.ends).into_iter();

@@ -98,6 +98,7 @@ impl Hub {
         one.control_in = None;
         one.requested.clear();
         one.postponed.clear();
+        one.claims.clear();
         one.ready.clear();
         one.refused.clear();
         one.lose_flows();
@@ -105,6 +106,7 @@ impl Hub {
         self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
+        self.claims_due = true;
     }
 
     /// A host has said something.
@@ -203,6 +205,12 @@ impl Hub {
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
                 self.hosts[host].postponed.push(wire::Source { gone: false, ..about.clone() });
+            } else if remote.host != host && self.hosts[host].claims.len() < MAX_REMOTES {
+                // It is somewhere else now, unless the host where it was is there.
+                if !self.hosts[remote.host].is_connected() {
+                    (remote.ending, remote.mute) = (true, true);
+                }
+                self.hosts[host].claims.push(wire::Source { gone: false, ..about.clone() });
             }
             return;
         }
@@ -224,6 +232,7 @@ impl Hub {
     fn source_ended(&mut self, host: usize, epoch: &[u8]) {
         let one = &mut self.hosts[host];
         one.postponed.retain(|about| about.epoch != epoch);
+        one.claims.retain(|about| about.epoch != epoch);
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
         for (at, domain) in self.domains.iter_mut().enumerate() {
             for (source, remote) in domain.remotes.iter_mut().enumerate() {
@@ -472,8 +481,9 @@ impl Hub {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
-                    // It was gone and is back, and its sources' sessions have not yet let go of it.
-                    if self.hosts[host].accounts.iter().flatten().any(|a| a.sink == sink && !a.closing) {
+                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it.
+                    let mut accounts = self.hosts.iter().flat_map(|host| host.accounts.iter().flatten());
+                    if accounts.any(|a| a.sink == sink && !a.closing) {
                         self.later.push(Change::Added { host, sink: announced });
                         continue;
                     }
@@ -546,11 +556,16 @@ impl Hub {
                 let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].is_connected();
                 if remote.is_over() || alone {
                     domain.remotes[at] = None;
+                    self.claims_due = true;
                 }
             }
         }
+        let claims_due = std::mem::take(&mut self.claims_due);
         for host in 0..self.hosts.len() {
-            let again = std::mem::take(&mut self.hosts[host].postponed);
+            let mut again = std::mem::take(&mut self.hosts[host].postponed);
+            if claims_due {
+                again.append(&mut self.hosts[host].claims);
+            }
             again.iter().for_each(|about| self.hear_of_source(host, about, now));
         }
         for domain in 0..self.domains.len() {
