@@ -51,6 +51,8 @@ pub enum Action {
     Announce(host::Announce),
     /// It is closed.
     Withdraw(SinkId),
+    /// Nobody has a stream of a domain open any more.
+    StreamClosed(String, String),
 }
 
 /// A session as reports show it.
@@ -249,8 +251,14 @@ impl Core {
         let done = to_client::Body::Done(control::Done {});
         match body {
             to_runtime::Body::OpenStream(open) => self.open_stream(conn, &open),
-            to_runtime::Body::OpenSource(open) => self.open_source(conn, &open),
-            to_runtime::Body::OpenSink(open) => self.open_sink(conn, &open),
+            to_runtime::Body::OpenSource(open) => {
+                let answer = self.open_source(conn, &open);
+                answer.inspect_err(|_| self.close_unused(conn, open.stream))
+            }
+            to_runtime::Body::OpenSink(open) => {
+                let answer = self.open_sink(conn, &open);
+                answer.inspect_err(|_| self.close_unused(conn, open.stream))
+            }
             to_runtime::Body::CloseStream(close) => self.close_stream(conn, close.stream).map(|()| done),
             to_runtime::Body::CloseSource(close) => {
                 let epoch = Epoch::from_bytes(&close.epoch).ok_or((Code::InvalidArgument, "no epoch".to_owned()))?;
@@ -560,19 +568,38 @@ impl Core {
         for sink in sinks {
             self.close_sink(conn, sink);
         }
-        if let Some(session) = self.sessions.get_mut(&conn)
-            && let Some(name) = session.streams.remove(&number)
-        {
-            session.strict.remove(&name);
-            session.effective.retain(|(stream, _), _| *stream != name);
-        }
+        self.leave_stream(conn, number, key);
+        Ok(())
+    }
+
+    /// A session has nothing in a stream, and has it open no more.
+    fn leave_stream(&mut self, conn: Conn, number: u32, key: (String, String)) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        // The network's session has left it with the last that was in it.
+        let Some(name) = session.streams.remove(&number) else { return };
+        session.strict.remove(&name);
+        session.effective.retain(|(stream, _), _| *stream != name);
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.sessions -= 1;
             if stream.sessions == 0 {
                 self.streams.remove(&key);
+                self.actions.push(Action::StreamClosed(key.0, key.1));
             }
         }
-        Ok(())
+    }
+
+    /// Closes a stream of the network's session in which nothing is: other hosts say what they have, and never that they have done
+    /// with a stream.
+    fn close_unused(&mut self, conn: Conn, number: u32) {
+        let Some(session) = self.sessions.get(&conn).filter(|s| s.network) else { return };
+        let Some(name) = session.streams.get(&number) else { return };
+        let key = (session.domain.clone(), name.clone());
+        let of = |channel: &Channel| {
+            channel.sources.values().any(|c| *c == conn) || channel.sinks.values().any(|(c, _)| *c == conn)
+        };
+        if !self.streams.get(&key).is_some_and(|stream| stream.channels.values().any(of)) {
+            self.leave_stream(conn, number, key);
+        }
     }
 
     fn close_source(&mut self, conn: Conn, epoch: Epoch) {
@@ -598,7 +625,7 @@ impl Core {
         self.unmatch(&key, id, conn, &ends);
     }
 
-    /// Tells those that remain of flows that ended, and forgets a channel that nobody uses.
+    /// Tells those that remain of flows that ended, and forgets a channel that nobody uses, and a stream that the network does not.
     fn unmatch(&mut self, key: &(String, String), id: u64, leaving: Conn, ends: &[Ends]) {
         for ((epoch, source), (sink, sink_conn)) in ends {
             let other = if *source == leaving { *sink_conn } else { *source };
@@ -617,6 +644,9 @@ impl Core {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.channels.retain(|_, c| !c.sources.is_empty() || !c.sinks.is_empty());
         }
+        let streams = self.sessions.get(&leaving).filter(|s| s.network).map(|s| &s.streams);
+        let number = streams.and_then(|streams| streams.iter().find(|(_, name)| **name == key.1)).map(|(n, _)| *n);
+        number.into_iter().for_each(|number| self.close_unused(leaving, number));
     }
 
     fn forget(&mut self, conn: Conn) {

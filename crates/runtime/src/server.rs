@@ -517,6 +517,7 @@ impl Shell {
             }
             Action::Announce(sink) => self.tell_network(ToNetwork::Announce(sink)),
             Action::Withdraw(sink) => self.tell_network(ToNetwork::Withdraw(sink)),
+            Action::StreamClosed(domain, stream) => self.tell_network(ToNetwork::StreamClosed(domain, stream)),
         }
     }
 

@@ -240,6 +240,49 @@ fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unco
 }
 
 #[test]
+fn what_a_runtime_that_is_killed_for_good_had_not_said_is_unconfirmed() {
+    let _watchdog = Watchdog::start("for good", TEST);
+    let addresses = free_addresses(2);
+    let [one, mut two] = [0, 1].map(|at| {
+        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
+        config.network.as_mut().unwrap().patience_ms = 1000;
+        Process::start(PROGRAM, None, &config)
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
+    let stream = a.stream(reliable()).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let (seen, dead, over) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let last = std::thread::scope(|scope| {
+        let (deaths, ends) = (Ends(&dead), Ends(&over));
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                seen.fetch_add(u64::from(sink.consume_timeout(Duration::from_millis(5)).is_ok()), Ordering::Relaxed);
+            }
+        });
+        let emitter = scope.spawn(|| {
+            let mut last = source.send(&[1; 40]).unwrap();
+            while !dead.load(Ordering::Relaxed) {
+                last = source.send(&[1; 40]).unwrap();
+            }
+            last
+        });
+        // Under load, so that the sink has some of which its runtime has said that they came and not yet what became of them.
+        assert!(eventually(|| seen.load(Ordering::Relaxed) > 10_000), "{}", law(&a));
+        two.kill();
+        drop(deaths);
+        let last = emitter.join().unwrap();
+        drop(ends);
+        last
+    });
+    assert!(eventually(|| source.sinks() == 0), "{}", law(&a));
+    assert!(within(Duration::from_secs(5), || law_holds(&a)), "{}", law(&a));
+    assert_eq!(source.outcome(last).unwrap().pending, 0);
+    assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
+}
+
+#[test]
 fn the_sources_runtime_was_killed_and_its_source_goes_on() {
     let _watchdog = Watchdog::start("source restart", TEST);
     let [mut one, two] = two(PROGRAM);

@@ -2,7 +2,7 @@
 
 use insane::{Acceleration, Code, Event, Qos, Timing};
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, hosts, reliable};
+use insane_tests_network::{LIMIT, eventually, hosts, reliable, status};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(30);
@@ -37,6 +37,25 @@ fn ping_pong_between_two_hosts() {
         assert_eq!(there.transport, if qos == reliable() { "reliable" } else { "datagram" });
         assert!(eventually(|| a.audit().held == 0 && b.audit().held == 0), "{:?} {:?}", a.audit(), b.audit());
     }
+}
+
+#[test]
+fn a_name_has_another_qos_once_the_other_host_has_closed_its_sink() {
+    let _watchdog = Watchdog::start("name", TEST);
+    let hosts = hosts(2, |_, _| ());
+    let (a, b) = (hosts[0].session("here"), hosts[1].session("there"));
+    let _sink = b.stream_named("x", reliable()).unwrap().sink("c").unwrap();
+    let known = || status(&a)["streams"].as_array().is_some_and(|all| all.iter().any(|stream| stream["name"] == "x"));
+    assert!(eventually(known), "{}", status(&a));
+    assert!(a.stream_named("x", Qos::default()).is_err_and(|e| e.code() == Code::QosConflict));
+    b.close();
+    assert!(eventually(|| !known()), "{}", status(&a));
+    let b = hosts[1].session("there again");
+    let [here, there] = [&a, &b].map(|session| session.stream_named("x", Qos::default()).unwrap());
+    let (source, sink) = (here.source("c").unwrap(), there.sink("c").unwrap());
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"hello").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"hello");
 }
 
 #[test]

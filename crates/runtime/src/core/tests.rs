@@ -1,26 +1,46 @@
 //! What streams get towards other hosts: told once, told again to who opens a stream again, and forgotten with what it is of. Which
-//! sessions are taken in.
+//! sessions are taken in, and streams that other hosts alone have.
 
 use super::*;
 
 const CONN: Conn = 1;
 
+const WHO: Credentials = Credentials { pid: 1, uid: 1000, gid: 1000 };
+
 fn ask(core: &mut Core, body: to_runtime::Body) -> to_client::Body {
-    let who = Credentials { pid: 1, uid: 1000, gid: 1000 };
+    ask_as(core, CONN, body)
+}
+
+fn ask_as(core: &mut Core, conn: Conn, body: to_runtime::Body) -> to_client::Body {
     let message = ToRuntime { request: 1, body: Some(body) };
-    let answer = core.request(CONN, who, message, |_| true).into_iter().find_map(|action| match action {
-        Action::Send(CONN, ToClient { request: 1, body }) => body,
+    let answer = core.request(conn, WHO, message, |_| true).into_iter().find_map(|action| match action {
+        Action::Send(to, ToClient { request: 1, body }) if to == conn => body,
         _ => None,
     });
     answer.expect("an answer")
 }
 
 fn open(core: &mut Core, name: &str) -> u32 {
-    let open = control::OpenStream { name: name.into(), qos: Some(Qos::default()), strict: false };
-    match ask(core, to_runtime::Body::OpenStream(open)) {
+    open_as(core, CONN, name, Qos::default())
+}
+
+fn open_as(core: &mut Core, conn: Conn, name: &str, qos: Qos) -> u32 {
+    let open = control::OpenStream { name: name.into(), qos: Some(qos), strict: false };
+    match ask_as(core, conn, to_runtime::Body::OpenStream(open)) {
         to_client::Body::StreamOpened(opened) => opened.stream,
         other => panic!("{other:?}"),
     }
+}
+
+fn hello(core: &mut Core, session: SessionId) {
+    let hello = control::Hello {
+        protocol_min: PROTOCOL,
+        protocol_max: PROTOCOL,
+        app: "app".into(),
+        session: session.to_bytes(),
+        ..control::Hello::default()
+    };
+    assert!(matches!(ask(core, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
 }
 
 /// The stream's number in what its session is told, if it is told anything.
@@ -41,14 +61,7 @@ fn told(core: &mut Core, session: SessionId, stream: &str, peer: &str, datapath:
 fn what_a_stream_gets_is_told_when_it_changes_and_forgotten_with_it() {
     let mut core = Core::new(Config::default(), "here".into());
     let me = SessionId::random();
-    let hello = control::Hello {
-        protocol_min: PROTOCOL,
-        protocol_max: PROTOCOL,
-        app: "app".into(),
-        session: me.to_bytes(),
-        ..control::Hello::default()
-    };
-    assert!(matches!(ask(&mut core, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
+    hello(&mut core, me);
     let domain = crate::config::DEFAULT_DOMAIN;
     let towards = |core: &Core, stream: &str| {
         core.towards(domain, stream).iter().map(|e| format!("{}:{}", e.peer, e.datapath)).collect::<Vec<_>>()
@@ -99,4 +112,58 @@ fn a_library_that_does_not_name_itself_in_plain_text_is_refused() {
         let plain = ["", "raw", "C++ (größer)/1.2"][library.len() % 3];
         assert!(matches!(ask(&mut core, hello(plain)), to_client::Body::Welcome(_)), "{plain:?}");
     }
+}
+
+/// The runtime's own session.
+const NETWORK: Conn = 2;
+
+fn sink(stream: u32, sink: SinkId, channel: Option<u64>) -> to_runtime::Body {
+    let channel = channel.map(|id| control::Channel { name: None, id: Some(id) });
+    to_runtime::Body::OpenSink(control::OpenSink { stream, channel, sink: sink.to_bytes(), observer: false })
+}
+
+#[test]
+fn a_stream_that_other_hosts_have_is_closed_with_the_last_that_they_have_in_it() {
+    let mut core = Core::new(Config::default(), "here".into());
+    core.attach(NETWORK, crate::config::DEFAULT_DOMAIN, WHO);
+    hello(&mut core, SessionId::random());
+    let mut reliable = Qos::default();
+    reliable.set_reliability(insane_wire::qos::Reliability::Reliable);
+    let ids = [SinkId(1), SinkId(2)];
+    let opened = |answer: &to_client::Body| {
+        matches!(answer, to_client::Body::SinkOpened(_) | to_client::Body::SourceOpened(_) | to_client::Body::Done(_))
+    };
+    for round in 0..3 {
+        let stream = open_as(&mut core, NETWORK, "theirs", reliable);
+        for (id, channel) in ids.iter().zip([5, 6]) {
+            assert!(opened(&ask_as(&mut core, NETWORK, sink(stream, *id, Some(channel)))));
+        }
+        let (channel, epoch) = (Some(control::Channel { name: None, id: Some(5) }), Epoch(1).to_bytes());
+        let source = control::OpenSource { stream, channel, epoch: epoch.clone() };
+        assert!(opened(&ask_as(&mut core, NETWORK, to_runtime::Body::OpenSource(source))));
+        for id in ids {
+            let close = control::CloseSink { sink: id.to_bytes() };
+            assert!(opened(&ask_as(&mut core, NETWORK, to_runtime::Body::CloseSink(close))));
+            assert_eq!((core.streams.len(), core.sessions[&NETWORK].streams()), (1, 1), "its source is there");
+        }
+        let close = control::CloseSource { epoch };
+        assert!(opened(&ask_as(&mut core, NETWORK, to_runtime::Body::CloseSource(close))));
+        assert_eq!((core.streams.len(), core.sessions[&NETWORK].streams()), (0, 0), "round {round}");
+    }
+    // What is refused leaves no stream behind, and one of another QoS finds none.
+    let stream = open_as(&mut core, NETWORK, "theirs", reliable);
+    assert!(matches!(ask_as(&mut core, NETWORK, sink(stream, ids[0], None)), to_client::Body::Refused(_)));
+    let own = open(&mut core, "theirs");
+    // An application's lasts until it closes it, whatever others have in it.
+    let stream = open_as(&mut core, NETWORK, "theirs", Qos::default());
+    assert!(opened(&ask_as(&mut core, NETWORK, sink(stream, ids[0], Some(5)))));
+    core.gone(NETWORK);
+    let key = (crate::config::DEFAULT_DOMAIN.to_owned(), "theirs".to_owned());
+    assert_eq!((core.streams[&key].sessions, core.streams[&key].channels.len()), (1, 0));
+    assert!(opened(&ask(&mut core, sink(own, ids[1], Some(5)))));
+    let close = control::CloseSink { sink: ids[1].to_bytes() };
+    assert!(opened(&ask(&mut core, to_runtime::Body::CloseSink(close))));
+    assert_eq!(core.streams.len(), 1);
+    ask(&mut core, to_runtime::Body::CloseStream(control::CloseStream { stream: own }));
+    assert!(core.streams.is_empty());
 }

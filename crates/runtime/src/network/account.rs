@@ -141,8 +141,14 @@ impl Account {
         self.end(Count::Delivered, had);
     }
 
+    /// The sink is gone, and so is its host: a runtime that comes back there may have forgotten it, so that nothing is waited for
+    /// unless it is attached again.
+    pub(crate) fn forsake(&mut self) {
+        self.attached = false;
+    }
+
     /// Whether nothing more will come of it: it is closing, and pending is at most what nobody will say any more. Of a sink that
-    /// has gone and never came back to its host's next runtime, that knows nothing.
+    /// has gone and never came back to its host's next runtime, or not with its host, that knows nothing.
     pub(crate) fn is_over(&mut self) -> bool {
         let unheard = self.gone && !self.attached;
         if self.closing && (unheard || self.pending() <= self.in_doubt) {

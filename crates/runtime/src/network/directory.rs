@@ -7,7 +7,7 @@ use insane_wire::qos::Reliability;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The most sinks that one host may announce.
+/// The most sinks that one host may announce, those that are another's among them.
 const MAX_SINKS: usize = 65_536;
 
 /// What has changed on other hosts.
@@ -73,6 +73,8 @@ struct Spoke {
 pub(crate) struct Told {
     own: BTreeMap<SinkId, host::Announce>,
     hosts: Vec<BTreeMap<SinkId, Known>>,
+    /// What hosts announce that is another's: one that began anew at another address is there before the old one is known to be lost.
+    claims: Vec<BTreeMap<SinkId, host::Announce>>,
     connected: Vec<bool>,
     spoke: Vec<Spoke>,
     outgoing: VecDeque<(usize, to_host::Body)>,
@@ -86,6 +88,7 @@ impl Told {
         Self {
             own: BTreeMap::new(),
             hosts: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            claims: vec![BTreeMap::new(); hosts],
             connected: vec![false; hosts],
             spoke: vec![Spoke::default(); hosts],
             outgoing: VecDeque::new(),
@@ -109,9 +112,36 @@ impl Told {
         gone.into_iter().for_each(|sink| self.remove(host, sink));
     }
 
+    /// A host has a sink no more: it is another's that announces it, if there is one.
     fn remove(&mut self, host: usize, sink: SinkId) {
-        if self.hosts[host].remove(&sink).is_some() {
+        if self.take_away(host, sink)
+            && let Some((next, announced)) =
+                self.claims.iter_mut().enumerate().find_map(|(next, claims)| Some((next, claims.remove(&sink)?)))
+        {
+            self.add(next, sink, announced);
+        }
+    }
+
+    fn take_away(&mut self, host: usize, sink: SinkId) -> bool {
+        let was = self.hosts[host].remove(&sink).is_some();
+        if was {
             self.changes.push_back(Change::Removed { host, sink });
+        }
+        was
+    }
+
+    fn add(&mut self, host: usize, sink: SinkId, announced: host::Announce) {
+        self.hosts[host].insert(sink, Known { announced: announced.clone(), goes: None });
+        self.changes.push_back(Change::Added { host, sink: announced });
+    }
+
+    /// A host announces a sink that is another's: it is its at once if that one is lost, and otherwise when it is.
+    fn claim(&mut self, host: usize, sink: SinkId, announced: host::Announce) {
+        let owner = self.hosts.iter().position(|known| known.contains_key(&sink));
+        self.claims[host].insert(sink, announced);
+        match owner.filter(|owner| !self.connected[*owner] && self.hosts[*owner][&sink].goes.is_some()) {
+            Some(owner) => self.remove(owner, sink),
+            None => tracing::warn!(host, %sink, "announcement put off: the sink is another host's"),
         }
     }
 
@@ -144,12 +174,13 @@ impl Directory for Told {
 
     fn host_added(&mut self) {
         self.hosts.push(BTreeMap::new());
+        self.claims.push(BTreeMap::new());
         self.connected.push(false);
         self.spoke.push(Spoke::default());
     }
 
     fn knows(&self, host: usize) -> bool {
-        !self.hosts[host].is_empty()
+        !self.hosts[host].is_empty() || !self.claims[host].is_empty()
     }
 
     fn connected(&mut self, host: usize) {
@@ -163,7 +194,11 @@ impl Directory for Told {
     fn lost(&mut self, host: usize, now: Duration) {
         self.connected[host] = false;
         self.outgoing.retain(|(h, _)| *h != host);
+        self.claims[host].clear();
         self.unsettle(host, now);
+        let claimed = self.claims.iter().flat_map(|claims| claims.keys().copied());
+        let elsewhere: Vec<SinkId> = claimed.filter(|sink| self.hosts[host].contains_key(sink)).collect();
+        elsewhere.into_iter().for_each(|sink| self.remove(host, sink));
     }
 
     fn heard(&mut self, host: usize, body: &to_host::Body, now: Duration) {
@@ -176,24 +211,26 @@ impl Directory for Told {
             to_host::Body::Snapshot(_) => self.all_named(host),
             to_host::Body::Announce(announced) => {
                 let Some(sink) = SinkId::from_bytes(&announced.sink) else { return };
-                let elsewhere = self.own.contains_key(&sink)
-                    || self.hosts.iter().enumerate().any(|(h, known)| h != host && known.contains_key(&sink));
-                if elsewhere || self.hosts[host].len() >= MAX_SINKS {
-                    tracing::warn!(host, %sink, "announcement refused: the sink is another's, or there are too many");
+                if self.own.contains_key(&sink) || self.hosts[host].len() + self.claims[host].len() >= MAX_SINKS {
+                    tracing::warn!(host, %sink, "announcement refused: the sink is this host's, or there are too many");
                     return;
                 }
+                let elsewhere = |(h, known): (usize, &BTreeMap<SinkId, Known>)| h != host && known.contains_key(&sink);
+                if self.hosts.iter().enumerate().any(elsewhere) {
+                    return self.claim(host, sink, announced.clone());
+                }
                 if self.hosts[host].get(&sink).is_some_and(|k| k.announced != *announced) {
-                    self.remove(host, sink);
+                    self.take_away(host, sink);
                 }
                 if let Some(known) = self.hosts[host].get_mut(&sink) {
                     known.goes = None;
                 } else {
-                    self.hosts[host].insert(sink, Known { announced: announced.clone(), goes: None });
-                    self.changes.push_back(Change::Added { host, sink: announced.clone() });
+                    self.add(host, sink, announced.clone());
                 }
             }
             to_host::Body::Withdraw(withdrawn) => {
                 if let Some(sink) = SinkId::from_bytes(&withdrawn.sink) {
+                    self.claims[host].remove(&sink);
                     self.remove(host, sink);
                 }
             }
@@ -258,13 +295,14 @@ mod tests {
         for sink in [&plain, &reliable] {
             directory.heard(0, &to_host::Body::Announce(sink.clone()), now);
         }
-        // The same sink from elsewhere is nobody's.
+        // The same sink from elsewhere is nobody's, as long as its host is there.
         directory.heard(1, &to_host::Body::Announce(plain.clone()), now);
         assert_eq!(std::iter::from_fn(|| directory.change()).count(), 2);
         directory.lost(0, now);
         let removed =
             |sink: &host::Announce| Change::Removed { host: 0, sink: SinkId::from_bytes(&sink.sink).unwrap() };
         assert_eq!(directory.change(), Some(removed(&plain)));
+        assert_eq!(directory.change(), Some(Change::Added { host: 1, sink: plain.clone() }));
         assert_eq!(directory.change(), None);
         assert_eq!(directory.on_time(now), Some(now + Duration::from_secs(5)));
         directory.heard(0, &to_host::Body::Announce(reliable.clone()), now);
@@ -272,6 +310,56 @@ mod tests {
         directory.lost(0, now);
         directory.on_time(now + Duration::from_secs(6));
         assert_eq!(directory.change(), Some(removed(&reliable)));
+    }
+
+    #[test]
+    fn a_sink_that_is_named_by_another_host_is_its_once_the_first_has_lost_it() {
+        let (patience, now) = (Duration::from_secs(5), Duration::from_secs(100));
+        for (reliable, lost_first) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut directory = Told::new(2, patience);
+            let sink = announce(reliable);
+            let said = to_host::Body::Announce(sink.clone());
+            (0..2).for_each(|host| directory.connected(host));
+            directory.heard(0, &said, now);
+            let added = |host| Some(Change::Added { host, sink: sink.clone() });
+            assert_eq!(directory.change(), added(0));
+            if !lost_first {
+                directory.heard(1, &said, now);
+                assert_eq!(directory.change(), None, "its host is there");
+            }
+            directory.lost(0, now);
+            if lost_first {
+                directory.heard(1, &said, now);
+            }
+            let removed = |host| Some(Change::Removed { host, sink: SinkId::from_bytes(&sink.sink).unwrap() });
+            assert_eq!([directory.change(), directory.change()], [removed(0), added(1)], "{reliable} {lost_first}");
+            directory.on_time(now + patience * 2);
+            assert_eq!(directory.change(), None);
+            // The first is there again and names it: that is for later, unless it takes it back.
+            directory.connected(0);
+            directory.heard(0, &said, now);
+            assert_eq!(directory.change(), None);
+            if reliable {
+                let id = SinkId::from_bytes(&sink.sink).unwrap().to_bytes();
+                directory.heard(0, &to_host::Body::Withdraw(host::Withdraw { sink: id }), now);
+            }
+            directory.heard(1, &to_host::Body::Withdraw(host::Withdraw { sink: sink.sink.clone() }), now);
+            assert_eq!([directory.change(), directory.change()], [removed(1), added(0).filter(|_| !reliable)]);
+            assert_eq!((directory.knows(0), directory.knows(1)), (!reliable, false));
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_lost_wants_nothing_of_what_is_anothers() {
+        let (mut directory, now) = (Told::new(2, Duration::from_secs(5)), Duration::from_secs(100));
+        let said = to_host::Body::Announce(announce(true));
+        (0..2).for_each(|host| directory.heard(host, &said, now));
+        assert!(matches!(directory.change(), Some(Change::Added { host: 0, .. })));
+        directory.lost(1, now);
+        directory.lost(0, now);
+        directory.on_time(now + Duration::from_secs(6));
+        assert!(matches!(directory.change(), Some(Change::Removed { host: 0, .. })));
+        assert_eq!(directory.change(), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies, Row};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
+use insane_wire::error::Code;
 use insane_wire::frame::record::{Message, Place, bundled};
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
@@ -29,6 +30,8 @@ pub(crate) struct RemoteSink {
     pub(crate) host: usize,
     pub(crate) domain: usize,
     pub(crate) announced: wire::Announce,
+    /// Its stream is open here with another QoS.
+    pub(crate) conflicts: bool,
 }
 
 /// A flow from a host that has ended: its number, its source if it was not accepted, and where it went if it was.
@@ -90,6 +93,8 @@ impl Hub {
             Some(to_client::Body::Refused(refused)) => match self.wants.remove(&message.request) {
                 Some(Want::Sink(sink)) => {
                     self.note_refusal(self.sinks.get(&sink).map(|s| s.host), "sink", &refused.text);
+                    let known = self.sinks.get_mut(&sink).filter(|_| refused.code == Code::QosConflict.number());
+                    known.into_iter().for_each(|known| known.conflicts = true);
                     tracing::warn!(%sink, refused.text, "a sink of another host does not fit here");
                 }
                 Some(Want::Source(source, epoch)) => {
@@ -114,9 +119,24 @@ impl Hub {
         self.last_refusal = format!("a {what} of {host}: {why}");
     }
 
+    /// Nobody has a stream open any more: the sinks of other hosts that did not fit it are offered again.
+    pub(crate) fn stream_closed(&mut self, domain: &str, stream: &str) {
+        let mut fits = Vec::new();
+        for (sink, known) in self.sinks.iter_mut().filter(|(_, known)| known.conflicts) {
+            if known.announced.domain == domain && known.announced.stream == stream {
+                known.conflicts = false;
+                fits.push((*sink, self.domains[known.domain].conn, known.announced.clone()));
+            }
+        }
+        for (sink, conn, announced) in fits {
+            self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+        }
+    }
+
     fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
+            self.claims_due = true;
             let host = &mut self.hosts[remote.host];
             host.forget_source(domain, source);
             let asked = host.requested.remove(&epoch).unwrap_or_default();

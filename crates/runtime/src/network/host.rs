@@ -104,6 +104,8 @@ pub(crate) struct Host {
     pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
     /// Sources of which something old is still to be finished.
     pub(crate) postponed: Vec<insane_wire::host::Source>,
+    /// Sources that another host has.
+    pub(crate) claims: Vec<insane_wire::host::Source>,
     /// Which of its runtimes it was that spoke last.
     pub(crate) run: u128,
     /// It has said in this connection which of its runtimes it is: flows may be accepted.
@@ -202,6 +204,7 @@ impl Host {
             by_key: HashMap::new(),
             frames: HashMap::new(),
             postponed: Vec::new(),
+            claims: Vec::new(),
             run: 0,
             greeted: false,
             stray: 0,
@@ -273,6 +276,7 @@ impl Host {
             && self.incoming.is_empty()
             && self.requested.is_empty()
             && self.postponed.is_empty()
+            && self.claims.is_empty()
             && self.frames.is_empty()
             && self.egress.waiting() == 0
     }
@@ -457,7 +461,7 @@ impl Host {
         self.forget_epoch(at);
         // Its source's session may not have let go of it.
         let Some(flow) = self.flows[at].take_if(|f| f.closing || !f.lost) else { return Vec::new() };
-        self.succeed(&flow);
+        self.succeed(at, &flow);
         self.note_unheard(&flow, underway);
         self.goes_on |= flow.heir.is_some();
         // The path's counts do not have what it did not take.
@@ -627,270 +631,4 @@ impl Host {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::network::account::Cells;
-    use crate::network::control::Sources;
-    use crate::network::memory::Memory;
-    use insane_shm::counters::{Counters, bytes};
-    use insane_shm::memory::Heap;
-    use insane_transport::{Event, Lies, LostReason};
-    use insane_wire::decode;
-    use std::sync::Arc;
-
-    const EPOCH: Epoch = Epoch(7);
-    const SINK: SinkId = SinkId(9);
-
-    /// A host, and the path of its runtime at the other end.
-    struct Rig {
-        now: Duration,
-        host: Host,
-        underway: Underway,
-        peer: Path,
-        cells: Cells,
-        /// The control flow as the other end knows it, and what came over it.
-        control: Option<u32>,
-        words: Vec<Body>,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            let settings = config::Network::default();
-            let address = Address::Ip(settings.listen);
-            let egress = Egress::new(&settings).unwrap();
-            let counters = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
-            Self {
-                now: Duration::ZERO,
-                host: Host::new((address, 1), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
-                underway: Underway::default(),
-                peer: Self::runtime(2),
-                cells: Cells::new(counters),
-                control: None,
-                words: Vec::new(),
-            }
-        }
-
-        fn runtime(seed: u64) -> Path {
-            Path::new(path_config(&config::Network::default(), 2, 1472, true), seed, Duration::ZERO)
-        }
-
-        /// Lets both ends talk for a while. The other accepts every flow; returns how many, and what was lost here. What is
-        /// emitted for `after` once something is lost ends at once.
-        fn talk(&mut self, after: Option<(usize, usize)>) -> (usize, Vec<LostReason>) {
-            let (mut requested, mut lost, none) = (0, Vec::new(), Keyed::with_hasher(Key::new(1)));
-            for _ in 0..200 {
-                self.now += Duration::from_millis(1);
-                let (mut there, mut here, mut sent) = (Vec::new(), Vec::new(), Vec::new());
-                let mut sources = Sources { underway: &self.underway, domains: &[] };
-                while self.host.lanes.path(HOME).unwrap().transmit(self.now, &mut there, &mut sources).is_some() {
-                    self.peer.receive(
-                        self.now,
-                        &there,
-                        sent.len() as u64,
-                        &mut Memory {
-                            domains: &mut [],
-                            incoming: &none,
-                            lane: HOME,
-                            control: None,
-                            long_words: &mut LongWords::default(),
-                            loan: None,
-                        },
-                    );
-                    sent.push(std::mem::take(&mut there));
-                }
-                while self.peer.transmit(self.now, &mut here, &mut sources).is_some() {
-                    self.host.lanes.path(HOME).unwrap().receive(
-                        self.now,
-                        &here,
-                        0,
-                        &mut Memory {
-                            domains: &mut [],
-                            incoming: &none,
-                            lane: HOME,
-                            control: None,
-                            long_words: &mut LongWords::default(),
-                            loan: None,
-                        },
-                    );
-                    here.clear();
-                }
-                requested += self.peer_events(&sent);
-                while let Some((lane, event)) = self.host.lanes.event() {
-                    match event {
-                        Event::Lost(reason) => {
-                            lost.push(reason);
-                            self.host.lose_flows();
-                        }
-                        Event::Accepted { flow } => {
-                            let at = self.host.by_number.get(&FlowId { lane, number: flow }).copied();
-                            at.and_then(|at| self.host.flows[at].as_mut()).into_iter().for_each(|f| f.accepted = true);
-                        }
-                        Event::Closed { flow, counts } => {
-                            let flow = FlowId { lane, number: flow };
-                            self.host.flow_closed(flow, counts, &mut self.underway);
-                        }
-                        _ => {}
-                    }
-                    if let Some(to) = after.filter(|_| !lost.is_empty()) {
-                        assert_eq!(self.give(to), Some(Count::Unconfirmed), "after {event:?}");
-                    }
-                }
-            }
-            (requested, lost)
-        }
-
-        /// The other end accepts every flow; how many came with these frames. What comes over the control flow is kept.
-        fn peer_events(&mut self, frames: &[Vec<u8>]) -> usize {
-            let mut requested = 0;
-            while let Some(event) = self.peer.event() {
-                match event {
-                    Event::Requested { domain, open } => {
-                        requested += 1;
-                        self.peer.accept(open.flow, 0);
-                        self.control = self.control.or(((domain, open.channel) == CONTROL).then_some(open.flow));
-                    }
-                    Event::Message { flow, lies: Lies::Frame { token, at, len }, .. } if self.control == Some(flow) => {
-                        let word = &frames[token as usize][at..at + len];
-                        self.words.extend(decode::<ToHost>(word).unwrap().body);
-                    }
-                    _ => {}
-                }
-            }
-            requested
-        }
-
-        /// What was said since the last time of sources: whether it was their end.
-        fn said(&mut self) -> Vec<bool> {
-            let words = std::mem::take(&mut self.words).into_iter();
-            let about = words.filter_map(|word| match word {
-                Body::Source(_) => Some(false),
-                Body::Ended(ended) => {
-                    assert_eq!(ended.epoch, EPOCH.to_bytes());
-                    Some(true)
-                }
-                _ => None,
-            });
-            about.collect()
-        }
-
-        /// A best-effort flow with one sink; their places.
-        fn open(&mut self) -> (usize, usize) {
-            self.open_as(false)
-        }
-
-        fn open_as(&mut self, reliable: bool) -> (usize, usize) {
-            let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable, first: 1 };
-            let about = insane_wire::host::Source::default();
-            let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
-            let cell = self.cells.start(EPOCH, SINK).unwrap();
-            let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), reliable, cell));
-            self.host.flows[flow].as_mut().unwrap().accounts.push(account);
-            (flow, account)
-        }
-
-        /// What the network's thread does with a message; how it ended if it did at once.
-        fn give(&mut self, (flow, account): (usize, usize)) -> Option<Count> {
-            let token = self.underway.add(Held::Bytes(vec![1; 8]), 1);
-            self.account(account).give(1);
-            let why = self.host.give(self.now, flow, Outgoing { token, len: 8, ..Outgoing::default() }).err()?;
-            self.account(account).end(why, 1);
-            Some(why)
-        }
-
-        fn account(&mut self, at: usize) -> &mut Account {
-            self.host.accounts[at].as_mut().unwrap()
-        }
-    }
-
-    #[test]
-    fn what_a_source_emits_for_a_lost_host_before_it_hears_of_it_ends_and_does_not_wait_for_the_next_connection() {
-        let mut rig = Rig::new();
-        rig.talk(None);
-        let old = rig.open();
-        assert_eq!(rig.talk(None).0, 1);
-        assert_eq!(rig.give(old), None);
-        // Another runtime in its place: the connection begins anew in the same moment in which the loss is known, and the source's
-        // session has not let go of the sink.
-        rig.peer = Rig::runtime(3);
-        assert_eq!(rig.talk(Some(old)), (0, vec![LostReason::Restarted]));
-        assert!(rig.host.is_connected());
-        assert_eq!(rig.give(old), Some(Count::Unconfirmed));
-        assert_eq!(rig.account(old.1).pending(), 0);
-        // The next of the same source is another, also when the old one is let go of after it was opened.
-        let new = rig.open();
-        assert_ne!(new.0, old.0);
-        rig.account(old.1).closing = true;
-        assert!(rig.account(old.1).is_over());
-        rig.host.close_flow(old.0);
-        assert!(rig.host.flows[old.0].is_none());
-        assert_eq!(rig.host.by_epoch.get(&EPOCH), Some(&new.0));
-        assert_eq!((rig.give(new), rig.talk(None).0), (None, 1));
-    }
-
-    #[test]
-    fn with_classes_the_path_is_given_only_as_many_bundles_as_fill_some_frames() {
-        for (bundle, len, most) in [(64, 64 * 1032, 64), (64, 64 * 72, 16 * 64), (0, 1024, 64)] {
-            let mut rig = Rig::new();
-            let strict = config::Network { scheduler: config::Scheduler::Strict, ..config::Network::default() };
-            rig.host.egress = Egress::new(&strict).unwrap();
-            let (flow, _) = rig.open_as(true);
-            for _ in 0..200 {
-                let token = rig.underway.add(Held::Bytes(Vec::new()), 1);
-                assert_eq!(
-                    rig.host.give(rig.now, flow, Outgoing { token, len, bundle, ..Outgoing::default() }),
-                    Ok(())
-                );
-            }
-            assert_eq!(rig.host.pump(rig.now), Vec::<u64>::new());
-            let number = rig.host.flows[flow].as_ref().unwrap().number;
-            assert_eq!(rig.host.lanes.counts(number).unwrap().waiting, most, "{bundle} of {len} bytes");
-        }
-    }
-
-    #[test]
-    fn the_messages_of_bundles_that_wait_are_counted_one_by_one() {
-        let mut rig = Rig::new();
-        rig.talk(None);
-        let (flow, account) = rig.open_as(true);
-        rig.host.flows[flow].as_mut().unwrap().behind = true;
-        for bundle in [0, 3, 64] {
-            let token = rig.underway.add(Held::Bytes(vec![0; 64 * 8]), 1);
-            let next = Outgoing { token, len: u32::from(bundle.max(1)) * 8, bundle, ..Outgoing::default() };
-            rig.account(account).give(next.messages());
-            assert_eq!(rig.host.give(rig.now, flow, next), Ok(()));
-        }
-        let waits = rig.host.flows[flow].as_ref().unwrap();
-        assert_eq!((waits.held_back(), waits.queued, rig.host.again(account)), (68, 0, 68));
-        // They will come again, so none of them has been had by a sink that its runtime had no time to report.
-        rig.host.note_unsaid();
-        assert_eq!(rig.account(account).unsaid, 0);
-    }
-
-    #[test]
-    fn a_host_is_told_of_the_end_of_a_flow_whose_opening_it_may_not_have_seen() {
-        let mut rig = Rig::new();
-        rig.talk(None);
-        rig.host.begin_control(Epoch(1));
-        rig.talk(None);
-        // Accepted before it ends: the other end sees that by itself.
-        let (flow, _) = rig.open();
-        assert_eq!(rig.talk(None).0, 1);
-        rig.host.close_flow(flow);
-        rig.talk(None);
-        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false], 0));
-        // Its opening has not left.
-        let (flow, _) = rig.open();
-        rig.host.close_flow(flow);
-        assert_eq!(rig.talk(None).0, 0);
-        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false, true], 0));
-        // Its source goes on by another, and ends with that.
-        let (flow, _) = rig.open();
-        rig.host.close_flow(flow);
-        let (next, _) = rig.open();
-        assert_eq!(rig.talk(None).0, 1);
-        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![false, false], 1));
-        rig.host.close_flow(next);
-        rig.talk(None);
-        assert_eq!((rig.said(), rig.host.by_number.len()), (vec![true], 0));
-    }
-}
+pub(crate) mod tests;

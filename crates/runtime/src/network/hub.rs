@@ -124,6 +124,8 @@ pub(crate) struct Hub {
     pub(crate) next_request: u64,
     /// Sinks whose turn has not come.
     pub(crate) later: Vec<Change>,
+    /// A host is lost, or a source of one has ended: those that claim what it had are heard again.
+    pub(crate) claims_due: bool,
     pub(crate) underway: Underway,
     /// Flows of which another host is being told.
     pub(crate) words: usize,
@@ -214,6 +216,7 @@ impl Hub {
             wants: HashMap::new(),
             next_request: 1,
             later: Vec::new(),
+            claims_due: false,
             underway: Underway::default(),
             words: 0,
             ends,
@@ -853,6 +856,7 @@ impl Hub {
                     self.pass_on();
                 }
                 ToNetwork::Withdraw(sink) => withdrawn.push(sink),
+                ToNetwork::StreamClosed(domain, stream) => self.stream_closed(&domain, &stream),
                 ToNetwork::Message(conn, message, fd) => self.told(conn, message, fd),
                 ToNetwork::Rebind(conn, request, asked) => self.asked_to_rebind(conn, request, asked),
             }

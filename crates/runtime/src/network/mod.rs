@@ -87,6 +87,8 @@ pub(crate) enum ToNetwork {
     Announce(wire::Announce),
     /// It is closed.
     Withdraw(SinkId),
+    /// Nobody has a stream of a domain open any more: what did not fit it may fit what comes.
+    StreamClosed(String, String),
     /// The directory has found a host.
     Found(SocketAddr),
     /// The directory has it no more.

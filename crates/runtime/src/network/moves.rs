@@ -253,7 +253,7 @@ impl Hub {
     fn rebind(&mut self, host: usize, at: usize, to: usize, now: Duration) {
         let one = &mut self.hosts[host];
         let Some(flow) = one.flows[at].as_ref() else { return };
-        let (spec, about, accounts) = ((flow.spec, flow.from), one.about(flow, &self.sinks), flow.accounts.clone());
+        let (about, accounts) = (one.about(flow, &self.sinks), flow.accounts.clone());
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
             to = self.ports[to].kind.name(), "stream moved"
@@ -263,17 +263,8 @@ impl Hub {
         let word = one.say_as(Body::Source(said), &mut self.underway);
         self.words += usize::from(word.is_some());
         one.moves += 1;
-        let heir = one.open_flow(to, spec, about);
-        let number = one.flows[heir].as_mut().map(|flow| {
-            flow.accounts.clone_from(&accounts);
-            (flow.word, flow.behind) = (word, true);
-            flow.number
-        });
-        if let Some(old) = one.flows[at].as_mut() {
-            old.heir = number.map(|number| (heir, number));
-        }
+        let Some(heir) = one.open_heir(at, to, about, word) else { return };
         if !is_up {
-            one.fold(at);
             one.schedule_again(now, at);
         }
         let routes = self.domains.iter_mut().flat_map(|d| d.intakes.iter_mut().flatten());
@@ -307,6 +298,21 @@ impl Hub {
 }
 
 impl Host {
+    /// Opens the heir of a flow over another path. `word`: by which the other host is told.
+    fn open_heir(&mut self, at: usize, lane: usize, about: wire::Source, word: Option<u64>) -> Option<usize> {
+        let old = self.flows[at].as_ref()?;
+        let (spec, accounts, from) = ((old.spec, old.from), old.accounts.clone(), old.number.lane);
+        let heir = self.open_flow(lane, spec, about);
+        let flow = self.flows[heir].as_mut()?;
+        (flow.accounts, flow.word, flow.behind) = (accounts, word, true);
+        let number = flow.number;
+        self.flows[at].iter_mut().for_each(|old| old.heir = Some((heir, number)));
+        if !self.lanes.is_up(from) {
+            self.fold(at);
+        }
+        Some(heir)
+    }
+
     /// What a reliable flow that has an heir has not delivered goes to that, in front of what it has: the flow's path does not
     /// stand, or not for long. Nothing happens to other flows.
     pub(crate) fn fold(&mut self, at: usize) {
@@ -318,8 +324,8 @@ impl Host {
             self.flows[at].iter_mut().for_each(|old| old.backlog.clone_from(&backlog));
             return;
         };
-        flow.behind = false;
         let later = std::mem::take(&mut flow.backlog);
+        self.pass_over((at, from), heir);
         let mut back = VecDeque::from(self.lanes.take_back(from));
         back.extend(backlog);
         back.extend(later);
@@ -332,10 +338,17 @@ impl Host {
     }
 
     /// A flow is done: its heir, if it has one, goes on.
-    pub(crate) fn succeed(&mut self, flow: &OutFlow) {
-        if let Some(heir) = flow.heir.and_then(|heir| self.heir(heir)) {
-            heir.behind = false;
-        }
+    pub(crate) fn succeed(&mut self, at: usize, flow: &OutFlow) {
+        flow.heir.into_iter().for_each(|heir| self.pass_over((at, flow.number), heir));
+    }
+
+    /// Nothing more goes by a flow whose stream has moved. If one before it has still to end, because the stream moved on before it had
+    /// moved, that one's heir is now this one's, which goes on waiting.
+    fn pass_over(&mut self, gone: (usize, FlowId), heir: (usize, FlowId)) {
+        let mut before = self.flows.iter_mut().flatten().filter(|flow| flow.heir == Some(gone)).peekable();
+        let waits = before.peek().is_some();
+        before.for_each(|flow| flow.heir = Some(heir));
+        self.heir(heir).into_iter().for_each(|flow| flow.behind = waits);
     }
 
     /// Messages of a flow that the scheduler still holds go to the flow that its source has now.
@@ -364,5 +377,73 @@ impl Host {
             counts.waiting + counts.under_way + flow.held_back()
         };
         flows.map(of).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::network::host::tests::Rig;
+
+    #[test]
+    fn a_stream_that_moves_on_before_it_has_moved_loses_nothing_with_its_host() {
+        let mut rig = Rig::new();
+        rig.talk(None);
+        let settings = config::Network::default();
+        let beside = Path::new(path_config(&settings, 1, 1472, true), 5, rig.now);
+        rig.host.lanes.put(HOME + 1, Address::Ip(settings.listen), beside, rig.now);
+        let (first, account) = rig.open_as(true);
+        assert_eq!(rig.talk(None).0, 1);
+        // Under way over the first path, and not confirmed; what follows is for the second.
+        rig.emit((first, account), 1..=3);
+        let about = wire::Source::default();
+        let spec = rig.host.flows[first].as_ref().map(|flow| (flow.spec, flow.from)).unwrap();
+        let second = rig.host.open_flow(HOME + 1, spec, about.clone());
+        let number = rig.host.flows[second].as_ref().unwrap().number;
+        rig.host.flows[first].iter_mut().for_each(|flow| flow.heir = Some((second, number)));
+        rig.host.flows[second].iter_mut().for_each(|flow| (flow.behind, flow.accounts) = (true, vec![account]));
+        rig.host.close_flow(first);
+        rig.emit((second, account), 4..=5);
+        // That is lost, and the stream goes on over the first, whose flow is not done.
+        let third = rig.host.open_heir(second, HOME, about, None).unwrap();
+        rig.host.close_flow(second);
+        rig.forget_ended();
+        rig.emit((third, account), 6..=6);
+        assert!(rig.host.flows[second].is_none() && rig.host.flows[first].is_some());
+        // So is the host, and comes back.
+        let now = rig.now;
+        rig.host.lanes.path(HOME).unwrap().disconnect(now);
+        rig.talk(None);
+        rig.host.push_waiting();
+        rig.talk(None);
+        assert_eq!(rig.arrived, [1, 2, 3, 4, 5, 6]);
+        assert_eq!((rig.account(account).pending(), rig.host.again(account)), (6, 0));
+        assert!(rig.host.flows[first].is_none());
+    }
+
+    #[test]
+    fn a_stream_that_moved_twice_goes_on_when_all_before_is_through() {
+        let mut rig = Rig::new();
+        rig.talk(None);
+        let (first, account) = rig.open_as(true);
+        assert_eq!(rig.talk(None).0, 1);
+        rig.emit((first, account), 1..=3);
+        let about = wire::Source::default();
+        let second = rig.host.open_heir(first, HOME, about.clone(), None).unwrap();
+        rig.emit((second, account), 4..=5);
+        let third = rig.host.open_heir(second, HOME, about, None).unwrap();
+        rig.emit((third, account), 6..=6);
+        // The second is given up before the first is through.
+        rig.host.fold(second);
+        [first, second].into_iter().for_each(|at| rig.host.close_flow(at));
+        let behind = |rig: &Rig| rig.host.flows[third].as_ref().unwrap().behind;
+        assert!(behind(&rig));
+        for _ in 0..3 {
+            rig.talk(None);
+            rig.host.push_waiting();
+        }
+        assert!(!behind(&rig));
+        assert_eq!(rig.arrived, [1, 2, 3, 4, 5, 6]);
     }
 }

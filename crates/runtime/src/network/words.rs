@@ -105,6 +105,7 @@ impl Hub {
         (one.control_in, one.greeted) = (None, false);
         one.requested.clear();
         one.postponed.clear();
+        one.claims.clear();
         one.ready.clear();
         one.refused.clear();
         one.lose_flows();
@@ -112,6 +113,7 @@ impl Hub {
         self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
+        self.claims_due = true;
     }
 
     /// A host has said something.
@@ -214,6 +216,14 @@ impl Hub {
                 let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
                 let sinks = sinks.take(MAX_EXPECTED).cloned().collect();
                 self.hosts[host].postponed.push(wire::Source { gone: false, sinks, ..about.clone() });
+            } else if remote.host != host && self.hosts[host].claims.len() < MAX_REMOTES {
+                // It is somewhere else now, unless the host where it was is there.
+                if !self.hosts[remote.host].is_connected() {
+                    (remote.ending, remote.mute) = (true, true);
+                }
+                let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
+                let sinks = sinks.take(MAX_EXPECTED).cloned().collect();
+                self.hosts[host].claims.push(wire::Source { gone: false, sinks, ..about.clone() });
             }
             return;
         }
@@ -235,6 +245,7 @@ impl Hub {
     fn source_ended(&mut self, host: usize, epoch: &[u8]) {
         let one = &mut self.hosts[host];
         one.postponed.retain(|about| about.epoch != epoch);
+        one.claims.retain(|about| about.epoch != epoch);
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
         for (at, domain) in self.domains.iter_mut().enumerate() {
             for (source, remote) in domain.remotes.iter_mut().enumerate() {
@@ -485,8 +496,9 @@ impl Hub {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
-                    // It was gone and is back, and its sources' sessions have not yet let go of it.
-                    if self.hosts[host].accounts.iter().flatten().any(|a| a.sink == sink && !a.closing) {
+                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it.
+                    let mut accounts = self.hosts.iter().flat_map(|host| host.accounts.iter().flatten());
+                    if accounts.any(|a| a.sink == sink && !a.closing) {
                         self.later.push(Change::Added { host, sink: announced });
                         continue;
                     }
@@ -502,7 +514,8 @@ impl Hub {
                     let conn = self.domains[domain].conn;
                     tracing::debug!(me = self.own_name, host, %sink, "sink");
                     reach(Step::Announce);
-                    self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone() });
+                    self.sinks
+                        .insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
                 }
                 Change::Removed { host, sink } => {
@@ -515,8 +528,7 @@ impl Hub {
                     let close = control::CloseSink { sink: sink.to_bytes() };
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
                     let one = &mut self.hosts[host];
-                    one.ready.retain(|(_, s)| *s != sink);
-                    one.accounts.iter_mut().flatten().filter(|a| a.sink == sink).for_each(|a| a.gone = true);
+                    one.sink_gone(sink);
                     let ends: Vec<_> = one
                         .accounts
                         .iter()
@@ -561,11 +573,16 @@ impl Hub {
                 if remote.is_over() || alone {
                     self.hosts[remote.host].forget_source(number, at);
                     domain.remotes[at] = None;
+                    self.claims_due = true;
                 }
             }
         }
+        let claims_due = std::mem::take(&mut self.claims_due);
         for host in 0..self.hosts.len() {
-            let again = std::mem::take(&mut self.hosts[host].postponed);
+            let mut again = std::mem::take(&mut self.hosts[host].postponed);
+            if claims_due {
+                again.append(&mut self.hosts[host].claims);
+            }
             again.iter().for_each(|about| self.hear_of_source(host, about, now));
         }
         for domain in 0..self.domains.len() {
@@ -593,6 +610,18 @@ impl crate::network::host::Host {
         about
     }
 
+    /// A sink of the host is gone, or is taken to be because the host is lost: then nobody may be left to say what became of messages.
+    pub(crate) fn sink_gone(&mut self, sink: SinkId) {
+        self.ready.retain(|(_, s)| *s != sink);
+        let connected = self.is_connected();
+        for account in self.accounts.iter_mut().flatten().filter(|a| a.sink == sink) {
+            account.gone = true;
+            if !connected {
+                account.forsake();
+            }
+        }
+    }
+
     /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has
     /// not reported.
     pub(crate) fn note_unsaid(&mut self) {
@@ -600,6 +629,9 @@ impl crate::network::host::Host {
             let again = self.again(at);
             if let Some(account) = self.accounts[at].as_mut().filter(|account| account.reliable) {
                 account.unsaid = account.pending().saturating_sub(again);
+                if account.gone {
+                    account.forsake();
+                }
             }
         }
     }
@@ -608,5 +640,73 @@ impl crate::network::host::Host {
     pub(crate) fn began_anew(&mut self) {
         self.settle_all();
         self.accounts.iter_mut().flatten().filter(|a| a.reliable).for_each(Account::begin_anew);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::network::domain::Domain;
+    use crate::network::host::tests::{Rig, SINK};
+    use crate::network::lanes::HOME;
+    use crate::network::pages::Pages;
+    use insane_shm::counters::Count;
+
+    #[test]
+    fn what_a_sink_has_and_its_lost_host_did_not_report_is_unconfirmed() {
+        // The sink is gone before its host is lost, or is taken for gone after; the host, with the same runtime, is back before its
+        // source lets go of it, or not.
+        for (gone_before, comes_back) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut rig = Rig::new();
+            let mut domain = Domain::new(1, "default".into(), &Config::default(), Pages::without_thread()).unwrap();
+            rig.talk(None);
+            let (flow, account) = rig.open_as(true);
+            rig.account(account).is_attached_again();
+            assert_eq!(rig.talk(None).0, 1);
+            rig.emit((flow, account), 1..=10);
+            rig.talk(None);
+            assert_eq!((rig.arrived.len(), rig.account(account).pending(), rig.host.again(account)), (10, 10, 0));
+            if gone_before {
+                rig.host.sink_gone(SINK);
+            }
+            let now = rig.now;
+            rig.host.lanes.path(HOME).unwrap().disconnect(now);
+            rig.host.lose_flows();
+            if !gone_before {
+                rig.host.sink_gone(SINK);
+            }
+            rig.forget_ended();
+            if comes_back {
+                rig.talk(None);
+            }
+            assert_eq!(rig.host.is_connected(), comes_back);
+            rig.account(account).closing = true;
+            rig.host.close_flow(flow);
+            rig.forget_ended();
+            if comes_back {
+                rig.talk(None);
+            }
+            domain.cells = std::mem::replace(&mut rig.cells, domain.cells);
+            rig.host.sweep(std::slice::from_mut(&mut domain));
+            let case = format!("{gone_before} {comes_back}");
+            assert_eq!(domain.cells.counters.get(0).unwrap().get(Count::Unconfirmed), 10, "{case}");
+            assert!(!rig.host.is_awaited() && rig.host.is_idle(), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_sink_that_comes_back_with_its_runtime_is_waited_for() {
+        let mut rig = Rig::new();
+        rig.talk(None);
+        let (_, account) = rig.open_as(true);
+        rig.account(account).is_attached_again();
+        rig.account(account).give(10);
+        rig.host.lanes.path(HOME).unwrap().disconnect(rig.now);
+        rig.host.lose_flows();
+        rig.host.sink_gone(SINK);
+        rig.account(account).is_attached_again();
+        rig.account(account).closing = true;
+        assert!(!rig.account(account).is_over());
+        assert_eq!(rig.account(account).pending(), 10);
     }
 }

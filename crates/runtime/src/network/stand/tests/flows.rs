@@ -124,7 +124,6 @@ fn a_flow_that_no_word_is_said_of_again_goes_on_with_its_source() {
     goes_to(&mut stand, 1, 4, 1);
     // The same runtime, with a source that is closed and has messages left: those are not told of again.
     stand.peer.disconnect(stand.now);
-    stand.control = None;
     stand.connect();
     stand.pass(Duration::from_millis(10));
     assert_eq!((stand.hub.hosts[0].incoming.len(), stand.hub.hosts[0].requested.len()), (1, 0));

@@ -1,0 +1,149 @@
+//! What goes for good and what comes back: names that hosts use and use no more, and hosts that are somewhere else now.
+
+use super::tests::{attached, reliable_qos, source, word};
+use super::*;
+use crate::network::account::Account;
+use crate::network::domain::tests::Player;
+use insane_wire::decode;
+use insane_wire::host::{self as wire, ToHost, to_host::Body};
+use insane_wire::id::Epoch;
+
+fn sink_on(stream: &str, sink: u8, qos: Qos) -> Body {
+    let (domain, stream, qos, sink) = ("default".to_owned(), stream.to_owned(), Some(qos), vec![sink; 16]);
+    Body::Announce(wire::Announce { domain, stream, qos, channel: 5, sink, ..Default::default() })
+}
+
+fn gone(sink: u8) -> Body {
+    Body::Withdraw(wire::Withdraw { sink: vec![sink; 16] })
+}
+
+#[test]
+fn streams_of_which_hosts_have_no_sink_any_more_are_closed() {
+    let mut stand = Stand::new();
+    let own = stand.core.streams.len();
+    for number in 0..1000 {
+        let name = format!("stream {number}");
+        stand.say(&word(sink_on(&name, 3, reliable_qos())));
+        assert_eq!((stand.core.streams.len(), stand.holds().in_the_core), (own + 1, 1), "{name}");
+        stand.say(&word(gone(3)));
+    }
+    assert_eq!((stand.core.streams.len(), stand.core.sessions[&NETWORK].streams()), (own, 0));
+    // Of another QoS now.
+    stand.say(&word(sink_on("stream 7", 3, Qos::default())));
+    assert_eq!((stand.core.streams.len(), stand.hub.refusals), (own + 1, 0));
+}
+
+#[test]
+fn a_sink_that_did_not_fit_takes_part_once_what_it_did_not_fit_is_gone() {
+    let mut stand = Stand::new();
+    // Here this stream is best effort, for two sessions.
+    stand.say(&word(sink_on(stream_name(0), 3, reliable_qos())));
+    stand.say(&word(sink_on(stream_name(0), 4, reliable_qos())));
+    assert_eq!((stand.hub.refusals, stand.holds().in_the_core), (2, 0));
+    stand.goes(0);
+    stand.say(&word(gone(4)));
+    assert_eq!((stand.hub.refusals, stand.holds().in_the_core), (2, 0));
+    stand.goes(2);
+    assert_eq!((stand.hub.refusals, stand.holds().in_the_core), (2, 1));
+    // Now it is its own stream, which a session is refused.
+    stand.comes(0);
+    assert!(!stand.streams.contains_key(&SESSIONS));
+    stand.say(&word(gone(3)));
+    assert_eq!(stand.holds(), Holds::default());
+}
+
+/// A host at another address, which has no path here: what it says is said for it.
+fn another(stand: &mut Stand) -> usize {
+    stand.hub.found(SocketAddr::from(([127, 0, 0, 3], 7400)));
+    stand.hub.hosts.len() - 1
+}
+
+/// The host is gone without a word, for longer than it may be silent, but not for as long as it is waited for.
+fn falls_silent(stand: &mut Stand) {
+    let settings = &stand.hub.settings;
+    let until = stand.now + Duration::from_millis(settings.silence_ms) + Duration::from_secs(1);
+    assert!(settings.patience_ms > settings.silence_ms + 1000);
+    while stand.now < until {
+        stand.now += Duration::from_millis(200);
+        stand.turns(false);
+    }
+    assert!(!stand.hub.hosts[0].is_connected());
+}
+
+#[test]
+fn the_sinks_of_a_host_that_is_somewhere_else_now_take_part_once_it_is_lost_where_it_was() {
+    for lost_first in [false, true] {
+        let mut stand = Stand::new();
+        let moved = another(&mut stand);
+        let sink = sink_on(stream_name(1), 3, reliable_qos());
+        stand.say(&word(sink.clone()));
+        let at = |stand: &Stand| stand.hub.sinks.values().map(|sink| sink.host).collect::<Vec<_>>();
+        assert_eq!(at(&stand), [0]);
+        if lost_first {
+            falls_silent(&mut stand);
+        }
+        let now = stand.now;
+        stand.hub.take_word(moved, now, sink);
+        if !lost_first {
+            assert_eq!(at(&stand), [0], "its host is there");
+            falls_silent(&mut stand);
+        }
+        stand.pass(Duration::from_millis(100));
+        assert_eq!((at(&stand), stand.holds().in_the_core), (vec![moved], 1), "{lost_first}");
+    }
+}
+
+#[test]
+fn a_sink_that_is_somewhere_else_now_waits_until_its_sources_have_let_go_of_it_where_it_was() {
+    let mut stand = Stand::new();
+    let moved = another(&mut stand);
+    let sink = sink_on(stream_name(1), 3, reliable_qos());
+    stand.say(&word(sink.clone()));
+    let id = *stand.hub.sinks.keys().next().unwrap();
+    // A source of a session that answers nothing.
+    let domain = &mut stand.hub.domains[0];
+    domain.intakes.push(None);
+    let cell = domain.cells.start(Epoch(4), id).unwrap();
+    stand.hub.hosts[0].accounts.push(Some(Account::new(0, id, (0, 0), true, cell)));
+    falls_silent(&mut stand);
+    let now = stand.now;
+    stand.hub.take_word(moved, now, sink);
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((stand.hub.sinks.len(), stand.hub.later.len(), stand.holds().in_the_core), (0, 1, 0));
+    stand.hub.hosts[0].accounts[0].iter_mut().for_each(|account| account.closing = true);
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((stand.hub.sinks[&id].host, stand.hub.later.len(), stand.holds().in_the_core), (moved, 0, 1));
+}
+
+#[test]
+fn a_source_of_a_host_that_is_somewhere_else_now_goes_on_once_it_is_lost_where_it_was() {
+    for (number, lost_first) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut stand = Stand::new();
+        let moved = another(&mut stand);
+        stand.sink(number, [1; 16], 5, true);
+        let about = source(number, 4, 5);
+        stand.say(&about);
+        let mut players = attached(&mut stand);
+        let at = |stand: &Stand| {
+            let remotes = stand.hub.domains[0].remotes.iter().flatten();
+            remotes.map(|r| (r.host, r.closing, r.taps.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(at(&stand), [(0, false, 1)]);
+        if lost_first {
+            falls_silent(&mut stand);
+        }
+        let (now, about) = (stand.now, decode::<ToHost>(&about).unwrap().body.unwrap());
+        stand.hub.take_word(moved, now, about);
+        if !lost_first {
+            stand.pass(Duration::from_millis(100));
+            assert_eq!(at(&stand), [(0, false, 1)], "its host is there");
+            falls_silent(&mut stand);
+        }
+        for _ in 0..4 {
+            players.iter_mut().for_each(Player::read);
+            stand.now += Duration::from_millis(20);
+            stand.turns(false);
+        }
+        assert_eq!((at(&stand), stand.holds().in_the_core), (vec![(moved, false, 1)], 1), "{number} {lost_first}");
+    }
+}
