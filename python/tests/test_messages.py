@@ -111,6 +111,18 @@ async def test_asyncio_gets_every_message(session: insane.Session) -> None:
     assert [m async for m in insane.stream_messages(sink)] == []
 
 
+def test_who_closes_a_sink_leaves_the_next_one_alone(session: insane.Session) -> None:
+    stream = session.stream("closes")
+    sink = stream.sink("first")
+    sink.close()
+    sink = stream.sink("second")
+    gc.collect()
+    source = stream.source("second")
+    assert source.wait_for_sinks(1) == 1
+    source.send(b"still here")
+    assert bytes(sink.consume(5)) == b"still here"
+
+
 def test_other_threads_run_while_one_waits(session: insane.Session) -> None:
     source, sink = pair(session, "gil", wait="sleep")
     ticks = 0

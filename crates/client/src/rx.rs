@@ -36,6 +36,8 @@ pub(crate) use sleep::Sleep;
 pub(crate) struct Rx {
     pub(crate) links: Vec<Option<RxLink>>,
     pub(crate) sinks: Vec<Option<RxSink>>,
+    /// Places of `sinks` whose handle is gone. As long as there is one, nobody else gets its sink's place, closed or not.
+    left: Vec<usize>,
     /// What is kept of the messages that sinks have.
     taken: Pool<Taken>,
     /// What is kept of the packs that they came in.
@@ -790,9 +792,25 @@ impl Rx {
         self.cursors.get(epoch, sink).max(here.unwrap_or(0))
     }
 
-    /// Closes a sink: what waits in its queue is counted and given back.
-    pub(crate) fn close_sink(&mut self, index: usize) {
-        let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut) else { return };
+    /// Adds a sink; returns its place.
+    pub(crate) fn add_sink(&mut self, sink: RxSink) -> usize {
+        let free = self.left.iter().position(|at| self.sinks[*at].is_none());
+        let at = free.map_or(self.sinks.len(), |free| self.left.swap_remove(free));
+        if at == self.sinks.len() {
+            self.sinks.push(None);
+        }
+        self.sinks[at] = Some(sink);
+        at
+    }
+
+    /// The handle of the sink in this place is gone.
+    pub(crate) fn leave_place(&mut self, index: usize) {
+        self.left.push(index);
+    }
+
+    /// Closes a sink: what waits in its queue is counted and given back. Whether it was open.
+    pub(crate) fn close_sink(&mut self, index: usize) -> bool {
+        let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut).filter(|s| s.open) else { return false };
         sink.open = false;
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_own(&sink.interrupt);
@@ -811,6 +829,7 @@ impl Rx {
         for link in self.links.iter_mut().flatten() {
             link.forget_recent();
         }
+        true
     }
 
     /// Moves what is on the links into their sinks' queues, a bounded burst each. Links with nothing cost one look.

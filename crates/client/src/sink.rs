@@ -94,12 +94,7 @@ impl Sink {
                 waker: None,
                 copies: copies.clone(),
             };
-            let at = rx.sinks.iter().position(Option::is_none).unwrap_or(rx.sinks.len());
-            if at == rx.sinks.len() {
-                rx.sinks.push(None);
-            }
-            rx.sinks[at] = Some(sink);
-            at
+            rx.add_sink(sink)
         };
         let this = Self {
             stream,
@@ -518,9 +513,7 @@ impl Sink {
         if self.check().is_err() {
             return;
         }
-        let open = self.stream.rx.visit().sinks[self.index].as_ref().is_some_and(|s| s.open);
-        if open {
-            self.stream.rx.visit().close_sink(self.index);
+        if self.stream.rx.visit().close_sink(self.index) {
             self.stream.session.close_sink(&self.stream, self.index, self.id);
         }
     }
@@ -529,6 +522,10 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         self.close();
+        // In a forked child the lock may be held by a thread that is not there.
+        if self.check().is_ok() {
+            self.stream.rx.visit().leave_place(self.index);
+        }
     }
 }
 
