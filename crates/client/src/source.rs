@@ -646,11 +646,7 @@ impl Source {
         }
         if self.stream.reliable && !tx.has_room(self.index, place) {
             drop(tx);
-            if let Err(e) = self.await_room(place) {
-                self.give_back(raw);
-                return Err(e);
-            }
-            tx = self.stream.tx.lock();
+            tx = self.await_room(place).inspect_err(|_| self.give_back(raw))?;
         }
         let token = tx.emit(self.index, &emit).map(Token);
         if self.stream.reliable {
@@ -713,16 +709,21 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
+    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails. Returns the lock under
+    /// which it was so: whoever else emits meanwhile takes room. Links that fill up while others are given up have the time
+    /// that those had.
     #[cold]
-    fn await_room(&self, place: Place) -> Result<()> {
+    fn await_room(&self, place: Place) -> Result<BiasedGuard<'_, Tx>> {
         let mut start = Instant::now();
         let mut spin = Spin::new();
+        let mut given_up = Vec::new();
         self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
-            let full = tx.full_links(self.index, place);
-            let Some(first) = full.first().copied() else { return Ok(()) };
+            let mut full = tx.full_links(self.index, place);
+            // They are as good as gone.
+            full.retain(|at| !given_up.contains(at));
+            let Some(first) = full.first().copied() else { return Ok(tx) };
             let parked = full.iter().any(|at| tx.is_link_parked(*at));
             if parked && self.options.when_full == WhenFull::DropSink {
                 start = Instant::now();
@@ -730,13 +731,13 @@ impl Source {
             let waited = start.elapsed();
             if waited >= self.options.deadline {
                 drop(tx);
-                return match self.options.when_full {
-                    WhenFull::Fail => Err(Code::SinkFull.into()),
-                    WhenFull::DropSink => {
-                        self.stream.session.give_up(&self.stream, self.index, &full);
-                        Ok(())
-                    }
-                };
+                if self.options.when_full == WhenFull::Fail {
+                    return Err(Code::SinkFull.into());
+                }
+                self.stream.session.give_up(&self.stream, self.index, &full);
+                given_up.append(&mut full);
+                start = Instant::now();
+                continue;
             }
             if self.options.wait != Wait::Sleep {
                 drop(tx);

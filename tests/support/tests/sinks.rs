@@ -1,6 +1,7 @@
 //! Handles on sinks: what is closed stays closed.
 
-use insane::{Code, Qos};
+use insane::{Code, Qos, Reliability, SourceOptions, Wait};
+use insane_shm::counters::Count;
 use insane_tests_host::{Host, Watchdog, reconcile};
 use std::future::Future;
 use std::pin::pin;
@@ -74,4 +75,38 @@ fn a_callback_that_ends_leaves_the_next_sink_alone() {
     two.send(b"2").unwrap();
     assert_eq!(second.consume_timeout(LIMIT).unwrap().to_vec(), b"2");
     reconcile([&a, &b], 2, 2);
+}
+
+#[test]
+fn threads_that_emit_at_once_on_a_reliable_stream_lose_nothing() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 500;
+    let _watchdog = Watchdog::start("threads", LIMIT);
+    let host = Host::with(|c| c.quota.link_entries = 4);
+    let mut qos = Qos::default();
+    qos.set_reliability(Reliability::Reliable);
+    for wait in [Wait::Adaptive, Wait::Spin] {
+        let (a, b) = (host.session("source"), host.session("sink"));
+        let sink = b.stream(qos).unwrap().sink("many").unwrap();
+        let options = SourceOptions { wait, deadline: LIMIT, ..SourceOptions::default() };
+        let source = a.stream(qos).unwrap().source_with("many", options).unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        source.send(&[7; 100]).unwrap();
+                    }
+                });
+            }
+            for n in 1..=THREADS * EACH {
+                assert_eq!(sink.consume_timeout(LIMIT).unwrap().sequence(), n);
+                if n % 4 == 0 {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        assert_eq!(a.counts().iter().map(|cell| cell.get(Count::SinkFull)).sum::<u64>(), 0);
+        reconcile([&a, &b], THREADS * EACH, THREADS * EACH);
+    }
 }
