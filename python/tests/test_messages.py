@@ -111,6 +111,24 @@ async def test_asyncio_gets_every_message(session: insane.Session) -> None:
     assert [m async for m in insane.stream_messages(sink)] == []
 
 
+async def test_two_tasks_on_one_stream_both_get_their_messages(session: insane.Session) -> None:
+    stream = session.stream()
+    busy, waits = stream.sink("busy"), stream.sink("waits")
+    to_busy, to_waits = stream.source("busy"), stream.source("waits")
+    assert to_busy.wait_for_sinks(1) == 1 and to_waits.wait_for_sinks(1) == 1
+    for i in range(20):
+        waiting = asyncio.create_task(insane.receive(waits))
+        await asyncio.sleep(0.01)
+        # The other task is busy meanwhile. Then it looks for messages of its own, finds none, and waits.
+        to_waits.send(i.to_bytes(2, "little"))
+        looking = asyncio.create_task(insane.receive(busy))
+        with await asyncio.wait_for(waiting, 10) as message:
+            assert bytes(message) == i.to_bytes(2, "little")
+        to_busy.send(b"go")
+        with await asyncio.wait_for(looking, 10) as message:
+            assert bytes(message) == b"go"
+
+
 def test_who_closes_a_sink_leaves_the_next_one_alone(session: insane.Session) -> None:
     stream = session.stream("closes")
     sink = stream.sink("first")

@@ -30,6 +30,7 @@ mod sleep;
 
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use sleep::Sleep;
+use sleep::WaitingSet;
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
@@ -53,8 +54,8 @@ pub(crate) struct Rx {
     pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
     /// Cells of flows that went with their link, to be ended by the service thread.
     pub(crate) ended: Vec<u32>,
-    /// Event descriptors of wait sets, written to when there is something to look at.
-    pub(crate) nudges: Vec<std::sync::Weak<OwnedFd>>,
+    /// The wait sets that look at this stream.
+    sets: Vec<WaitingSet>,
     /// How far sinks have come with sources whose link has ended.
     pub(crate) cursors: Cursors,
 }
@@ -648,6 +649,7 @@ impl Rx {
         }
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
+        let for_others = takers.iter().any(|(index, _)| wanted != Some(*index));
         for (index, cell) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
@@ -660,6 +662,9 @@ impl Rx {
                     self.alarm = true;
                 }
             }
+        }
+        if for_others {
+            self.nudge_sleepers();
         }
         let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
         mine.map_or(Polled::Others, Polled::Mine)

@@ -201,7 +201,7 @@ impl Sink {
             return Ok(Some(message));
         }
         let taken = rx.take(self.index);
-        self.unlock(rx);
+        self.stream.unlock(rx);
         taken
     }
 
@@ -227,18 +227,8 @@ impl Sink {
         self.check()?;
         let mut rx = self.stream.rx.lock();
         let taken = take(&mut rx);
-        self.unlock(rx);
+        self.stream.unlock(rx);
         taken
-    }
-
-    /// Gives the lock back, and tells the service thread if wakers are to be called.
-    #[inline(always)]
-    fn unlock(&self, mut rx: BiasedGuard<'_, Rx>) {
-        let alarm = std::mem::take(&mut rx.alarm);
-        drop(rx);
-        if alarm {
-            self.stream.session.ring();
-        }
     }
 
     /// Calls `f` with the messages that are there, in order, at most `most`, and gives them back after the last; where messages
@@ -348,7 +338,7 @@ impl Sink {
                 continue;
             }
             let taken = take(&mut rx);
-            self.unlock(rx);
+            self.stream.unlock(rx);
             if !matches!(taken, Ok(None)) {
                 return taken;
             }
@@ -444,8 +434,7 @@ impl Sink {
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
     pub fn has_message(&self) -> Result<bool> {
-        self.check()?;
-        self.stream.rx.lock().has(self.index)
+        self.locked(|rx| rx.has(self.index))
     }
 
     pub(crate) fn announce(&self) -> Option<crate::rx::Sleep> {
