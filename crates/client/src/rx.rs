@@ -27,10 +27,12 @@ pub(crate) const AHEAD: usize = 1024;
 mod made;
 mod release;
 mod sleep;
+mod tasks;
 
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use sleep::Sleep;
 use sleep::WaitingSet;
+pub(crate) use tasks::Tasks;
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
@@ -199,7 +201,7 @@ pub(crate) struct RxSink {
     pub(crate) open: bool,
     pub(crate) flows: u32,
     pub(crate) interrupt: Arc<AtomicU32>,
-    pub(crate) waker: Option<Waker>,
+    pub(crate) tasks: Tasks,
     /// It takes messages as lists of pieces, and counts what was copied.
     pub(crate) copies: Option<Arc<Copies>>,
 }
@@ -657,8 +659,8 @@ impl Rx {
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
-                if let Some(waker) = sink.waker.take() {
-                    crate::session::lock(&self.wakers).push(waker);
+                if !sink.tasks.is_empty() {
+                    crate::session::lock(&self.wakers).extend(sink.tasks.take());
                     self.alarm = true;
                 }
             }
@@ -819,9 +821,7 @@ impl Rx {
         sink.open = false;
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_own(&sink.interrupt);
-        if let Some(waker) = sink.waker.take() {
-            crate::session::lock(&self.wakers).push(waker);
-        }
+        crate::session::lock(&self.wakers).extend(sink.tasks.take());
         let queue = std::mem::take(&mut sink.queue);
         self.rouse();
         self.nudge();

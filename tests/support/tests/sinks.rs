@@ -1,12 +1,13 @@
-//! Handles on sinks: what is closed stays closed.
+//! Handles on sinks: what is closed stays closed, and everybody who waits is woken.
 
-use insane::{Code, Qos, Reliability, SourceOptions, Wait};
+use insane::{Code, Message, Qos, Reliability, Sink, SourceOptions, Wait};
 use insane_shm::counters::Count;
 use insane_tests_host::{Host, Watchdog, reconcile};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -109,4 +110,76 @@ fn threads_that_emit_at_once_on_a_reliable_stream_lose_nothing() {
         assert_eq!(a.counts().iter().map(|cell| cell.get(Count::SinkFull)).sum::<u64>(), 0);
         reconcile([&a, &b], THREADS * EACH, THREADS * EACH);
     }
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Counts(AtomicU32);
+
+impl Wake for Counts {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn every_task_that_waits_on_a_sink_is_woken() {
+    let _watchdog = Watchdog::start("tasks", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let source = a.stream(Qos::default()).unwrap().source("t").unwrap();
+    let sink = b.stream(Qos::default()).unwrap().sink("t").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for round in 0..20u64 {
+        let counts = [Arc::new(Counts::default()), Arc::new(Counts::default())];
+        let mut futures = [Box::pin(sink.receive()), Box::pin(sink.receive())];
+        for (future, counts) in futures.iter_mut().zip(&counts) {
+            let waker = counts.clone().into();
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        source.send(b"first").unwrap();
+        source.send(b"second").unwrap();
+        until(|| counts.iter().all(|c| c.0.load(Ordering::Relaxed) > 0));
+        for (n, future) in (1..).zip(&mut futures) {
+            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(Ok(m)) if m.sequence() == 2 * round + n));
+        }
+    }
+    reconcile([&a, &b], 40, 40);
+}
+
+/// A task that has a message, as its executor drops it: with its last waker.
+struct Has {
+    _message: Mutex<Message<'static>>,
+}
+
+impl Wake for Has {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn the_last_waker_of_a_task_may_have_messages() {
+    let _watchdog = Watchdog::start("wakers", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let (to, from) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+    let sink: &'static Sink = Box::leak(Box::new(from.sink("w").unwrap()));
+    let source = to.source("w").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    for again in [true, false] {
+        source.send(&[3; 100]).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap();
+        let waker = Arc::new(Has { _message: Mutex::new(message) }).into();
+        let mut future = Box::pin(sink.receive());
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert_eq!(to.audit().held, 1);
+        if again {
+            // Another task polls it from now on.
+            assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(future);
+        assert_eq!(to.audit().held, 0);
+    }
+    reconcile([&a, &b], 2, 2);
 }

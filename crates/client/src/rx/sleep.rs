@@ -112,9 +112,7 @@ impl Rx {
         for sink in self.sinks.iter_mut().flatten() {
             sink.interrupt.fetch_add(1, Ordering::Release);
             insane_shm::wait::wake_own(&sink.interrupt);
-            if let Some(waker) = sink.waker.take() {
-                crate::session::lock(&self.wakers).push(waker);
-            }
+            crate::session::lock(&self.wakers).extend(sink.tasks.take());
         }
         self.rouse();
         self.nudge();
@@ -175,7 +173,7 @@ impl Rx {
 
     /// Has the service thread call the wakers of all sinks.
     fn call_all(&mut self) {
-        let wakers: Vec<_> = self.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
+        let wakers: Vec<_> = self.sinks.iter_mut().flatten().flat_map(|s| s.tasks.take()).collect();
         self.alarm |= !wakers.is_empty();
         crate::session::lock(&self.wakers).extend(wakers);
     }
