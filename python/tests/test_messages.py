@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
@@ -139,6 +140,34 @@ def test_who_closes_a_sink_leaves_the_next_one_alone(session: insane.Session) ->
     assert source.wait_for_sinks(1) == 1
     source.send(b"still here")
     assert bytes(sink.consume(5)) == b"still here"
+
+
+@pytest.mark.parametrize("way", ["bytes", "bytearray", "buffer"])
+def test_a_thread_that_waits_for_room_lets_others_make_it(session: insane.Session, way: str) -> None:
+    stream = session.stream("room", qos="reliability=reliable")
+    sink, source = stream.sink(way), stream.source(way)
+    assert source.wait_for_sinks(1) == 1
+    count = 3 * 2048
+    seen: list[int] = []
+
+    def read() -> None:
+        with contextlib.suppress(insane.TimedOut):
+            while len(seen) < count:
+                with sink.consume(5) as message:
+                    seen.append(message.sequence)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i in range(count):
+        if way == "bytes":
+            source.send(i.to_bytes(100, "little"))
+        elif way == "bytearray":
+            source.send(bytearray(i.to_bytes(100, "little")))
+        else:
+            # So large that slots run short before places in the ring do.
+            source.emit(source.buffer(100_000))
+    reader.join()
+    assert seen == list(range(1, count + 1))
 
 
 def test_other_threads_run_while_one_waits(session: insane.Session) -> None:
