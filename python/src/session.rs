@@ -3,7 +3,7 @@
 use crate::message::{Buffer, Message};
 use crate::values::{Born, ChannelName, Text, Time, Whole};
 use crate::{invalid, raise};
-use insane::{Code, Qos, SinkOptions, SourceOptions, Token, Wait, WhenFull};
+use insane::{Code, Qos, RawBuffer, Reliability, SinkOptions, SourceOptions, Token, Wait, WhenFull};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -176,7 +176,8 @@ impl Stream {
         };
         let channel = channel.get()?;
         let inner = py.detach(|| self.inner.source_with(channel, options)).map_err(raise)?;
-        Ok(Source { inner, born: self.born })
+        let reliable = self.inner.qos().reliability() == Reliability::Reliable;
+        Ok(Source { inner, reliable, born: self.born })
     }
 
     #[pyo3(signature = (channel, *, wait=None, observer=false, scattered=false))]
@@ -222,6 +223,8 @@ pub(crate) struct Copies {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) inner: insane::Source,
+    /// An emit may have to wait for sinks.
+    reliable: bool,
     pub(crate) born: Born,
 }
 
@@ -232,6 +235,25 @@ impl Source {
             Err(e) if e.code() == Code::Closed => Err(raise(e)),
             _ => Ok(()),
         }
+    }
+
+    /// Memory for a message, which is to go back to the source once. The lock of the interpreter is kept unless it has to wait.
+    fn lend(&self, py: Python<'_>, size: usize) -> PyResult<RawBuffer> {
+        // SAFETY: the caller gives it back.
+        if let Some(raw) = unsafe { self.inner.try_raw_buffer(size) }.map_err(raise)? {
+            return Ok(raw);
+        }
+        // SAFETY: as above.
+        py.detach(|| unsafe { self.inner.raw_buffer(size) }).map_err(raise)
+    }
+
+    fn send_bytes(&self, py: Python<'_>, bytes: &[u8], more: bool) -> PyResult<Token> {
+        let send = || if more { self.inner.send_more(bytes) } else { self.inner.send(bytes) };
+        if !self.reliable {
+            return send().map_err(raise);
+        }
+        let sent = if more { self.inner.try_send_more(bytes) } else { self.inner.try_send(bytes) };
+        sent.map_err(raise)?.map_or_else(|| py.detach(send).map_err(raise), Ok)
     }
 }
 
@@ -273,29 +295,39 @@ impl Source {
         py.detach(|| self.inner.wait_for_room(timeout)).map_err(raise)
     }
 
-    /// Copies a bytes-like object into a buffer and emits it. The lock of the interpreter is kept: this is short.
+    /// Copies a bytes-like object into a buffer and emits it. The lock of the interpreter is kept, as this is short, unless a sink
+    /// has to make room first: that may be the work of another thread of this interpreter.
     #[pyo3(signature = (data, *, more=false))]
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, more: bool) -> PyResult<u64> {
         if let Ok(bytes) = data.cast::<pyo3::types::PyBytes>() {
             let bytes = bytes.as_bytes();
-            let token = if more { self.inner.send_more(bytes) } else { self.inner.send(bytes) };
-            return Ok(token.map_err(raise)?.0);
+            return Ok(self.send_bytes(py, bytes, more)?.0);
         }
         let view = PyBuffer::<u8>::get(data).map_err(|e| not_bytes(py, data, e))?;
-        let mut buffer = self.inner.buffer(view.len_bytes()).map_err(raise)?;
-        view.copy_to_slice(py, &mut buffer)?;
-        let token = if more { self.inner.emit_more(buffer) } else { self.inner.emit(buffer) };
-        Ok(token.map_err(raise)?.0)
+        let len = view.len_bytes();
+        let mut raw = self.lend(py, len)?;
+        // SAFETY: it was just lent, and has as many bytes.
+        let to = unsafe { std::slice::from_raw_parts_mut(raw.as_mut_ptr(), len) };
+        if let Err(e) = view.copy_to_slice(py, to) {
+            self.inner.discard_raw(raw);
+            return Err(e);
+        }
+        let raw = match self.inner.try_emit_raw(raw, len, more).map_err(raise)? {
+            Ok(token) => return Ok(token.0),
+            Err(raw) => raw,
+        };
+        let emit = || if more { self.inner.emit_raw_more(raw, len) } else { self.inner.emit_raw(raw, len, 0) };
+        Ok(py.detach(emit).map_err(raise)?.0)
     }
 
     fn flush(&self) -> PyResult<()> {
         self.inner.flush().map_err(raise)
     }
 
-    fn buffer(slf: Py<Self>, size: Whole) -> PyResult<Buffer> {
+    fn buffer(slf: Py<Self>, py: Python<'_>, size: Whole) -> PyResult<Buffer> {
         let size = size.size("size", MOST_BYTES)?;
-        // SAFETY: the buffer keeps the source, and goes back to it once.
-        let raw = unsafe { slf.get().inner.raw_buffer(size) }.map_err(raise)?;
+        // The buffer keeps the source, and goes back to it once.
+        let raw = slf.get().lend(py, size)?;
         Ok(Buffer { raw: std::sync::Mutex::new(Some(raw)), len: size, exports: 0, source: slf })
     }
 

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
@@ -109,6 +110,64 @@ async def test_asyncio_gets_every_message(session: insane.Session) -> None:
     writer.join()
     asyncio.get_running_loop().call_later(0.05, sink.close)
     assert [m async for m in insane.stream_messages(sink)] == []
+
+
+async def test_two_tasks_on_one_stream_both_get_their_messages(session: insane.Session) -> None:
+    stream = session.stream()
+    busy, waits = stream.sink("busy"), stream.sink("waits")
+    to_busy, to_waits = stream.source("busy"), stream.source("waits")
+    assert to_busy.wait_for_sinks(1) == 1 and to_waits.wait_for_sinks(1) == 1
+    for i in range(20):
+        waiting = asyncio.create_task(insane.receive(waits))
+        await asyncio.sleep(0.01)
+        # The other task is busy meanwhile. Then it looks for messages of its own, finds none, and waits.
+        to_waits.send(i.to_bytes(2, "little"))
+        looking = asyncio.create_task(insane.receive(busy))
+        with await asyncio.wait_for(waiting, 10) as message:
+            assert bytes(message) == i.to_bytes(2, "little")
+        to_busy.send(b"go")
+        with await asyncio.wait_for(looking, 10) as message:
+            assert bytes(message) == b"go"
+
+
+def test_who_closes_a_sink_leaves_the_next_one_alone(session: insane.Session) -> None:
+    stream = session.stream("closes")
+    sink = stream.sink("first")
+    sink.close()
+    sink = stream.sink("second")
+    gc.collect()
+    source = stream.source("second")
+    assert source.wait_for_sinks(1) == 1
+    source.send(b"still here")
+    assert bytes(sink.consume(5)) == b"still here"
+
+
+@pytest.mark.parametrize("way", ["bytes", "bytearray", "buffer"])
+def test_a_thread_that_waits_for_room_lets_others_make_it(session: insane.Session, way: str) -> None:
+    stream = session.stream("room", qos="reliability=reliable")
+    sink, source = stream.sink(way), stream.source(way)
+    assert source.wait_for_sinks(1) == 1
+    count = 3 * 2048
+    seen: list[int] = []
+
+    def read() -> None:
+        with contextlib.suppress(insane.TimedOut):
+            while len(seen) < count:
+                with sink.consume(5) as message:
+                    seen.append(message.sequence)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i in range(count):
+        if way == "bytes":
+            source.send(i.to_bytes(100, "little"))
+        elif way == "bytearray":
+            source.send(bytearray(i.to_bytes(100, "little")))
+        else:
+            # So large that slots run short before places in the ring do.
+            source.emit(source.buffer(100_000))
+    reader.join()
+    assert seen == list(range(1, count + 1))
 
 
 def test_other_threads_run_while_one_waits(session: insane.Session) -> None:

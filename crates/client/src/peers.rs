@@ -841,7 +841,7 @@ impl Peers {
         rx.disarm();
         // Who armed the same links looks again.
         rx.nudge();
-        let wakers: Vec<_> = rx.sinks.iter_mut().flatten().filter_map(|s| s.waker.take()).collect();
+        let wakers: Vec<_> = rx.sinks.iter_mut().flatten().flat_map(|s| s.tasks.take()).collect();
         drop(rx);
         wakers.into_iter().for_each(std::task::Waker::wake);
     }

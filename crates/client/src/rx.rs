@@ -27,15 +27,20 @@ pub(crate) const AHEAD: usize = 1024;
 mod made;
 mod release;
 mod sleep;
+mod tasks;
 
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use sleep::Sleep;
+use sleep::WaitingSet;
+pub(crate) use tasks::Tasks;
 
 /// The state behind the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
     pub(crate) links: Vec<Option<RxLink>>,
     pub(crate) sinks: Vec<Option<RxSink>>,
+    /// Places of `sinks` whose handle is gone. As long as there is one, nobody else gets its sink's place, closed or not.
+    left: Vec<usize>,
     /// What is kept of the messages that sinks have.
     taken: Pool<Taken>,
     /// What is kept of the packs that they came in.
@@ -51,8 +56,8 @@ pub(crate) struct Rx {
     pub(crate) wakers: Arc<Mutex<Vec<Waker>>>,
     /// Cells of flows that went with their link, to be ended by the service thread.
     pub(crate) ended: Vec<u32>,
-    /// Event descriptors of wait sets, written to when there is something to look at.
-    pub(crate) nudges: Vec<std::sync::Weak<OwnedFd>>,
+    /// The wait sets that look at this stream.
+    sets: Vec<WaitingSet>,
     /// How far sinks have come with sources whose link has ended.
     pub(crate) cursors: Cursors,
 }
@@ -196,7 +201,7 @@ pub(crate) struct RxSink {
     pub(crate) open: bool,
     pub(crate) flows: u32,
     pub(crate) interrupt: Arc<AtomicU32>,
-    pub(crate) waker: Option<Waker>,
+    pub(crate) tasks: Tasks,
     /// It takes messages as lists of pieces, and counts what was copied.
     pub(crate) copies: Option<Arc<Copies>>,
 }
@@ -646,6 +651,7 @@ impl Rx {
         }
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
+        let for_others = takers.iter().any(|(index, _)| wanted != Some(*index));
         for (index, cell) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
@@ -653,11 +659,14 @@ impl Rx {
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
-                if let Some(waker) = sink.waker.take() {
-                    crate::session::lock(&self.wakers).push(waker);
+                if !sink.tasks.is_empty() {
+                    crate::session::lock(&self.wakers).extend(sink.tasks.take());
                     self.alarm = true;
                 }
             }
+        }
+        if for_others {
+            self.nudge_sleepers();
         }
         let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
         mine.map_or(Polled::Others, Polled::Mine)
@@ -790,15 +799,29 @@ impl Rx {
         self.cursors.get(epoch, sink).max(here.unwrap_or(0))
     }
 
-    /// Closes a sink: what waits in its queue is counted and given back.
-    pub(crate) fn close_sink(&mut self, index: usize) {
-        let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut) else { return };
+    /// Adds a sink; returns its place.
+    pub(crate) fn add_sink(&mut self, sink: RxSink) -> usize {
+        let free = self.left.iter().position(|at| self.sinks[*at].is_none());
+        let at = free.map_or(self.sinks.len(), |free| self.left.swap_remove(free));
+        if at == self.sinks.len() {
+            self.sinks.push(None);
+        }
+        self.sinks[at] = Some(sink);
+        at
+    }
+
+    /// The handle of the sink in this place is gone.
+    pub(crate) fn leave_place(&mut self, index: usize) {
+        self.left.push(index);
+    }
+
+    /// Closes a sink: what waits in its queue is counted and given back. Whether it was open.
+    pub(crate) fn close_sink(&mut self, index: usize) -> bool {
+        let Some(sink) = self.sinks.get_mut(index).and_then(Option::as_mut).filter(|s| s.open) else { return false };
         sink.open = false;
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_own(&sink.interrupt);
-        if let Some(waker) = sink.waker.take() {
-            crate::session::lock(&self.wakers).push(waker);
-        }
+        crate::session::lock(&self.wakers).extend(sink.tasks.take());
         let queue = std::mem::take(&mut sink.queue);
         self.rouse();
         self.nudge();
@@ -811,6 +834,7 @@ impl Rx {
         for link in self.links.iter_mut().flatten() {
             link.forget_recent();
         }
+        true
     }
 
     /// Moves what is on the links into their sinks' queues, a bounded burst each. Links with nothing cost one look.

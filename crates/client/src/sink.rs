@@ -5,7 +5,7 @@ use crate::error::{Code, Error, Result};
 use crate::fork;
 use crate::message::{Copies, CopyCounts, RawMessage};
 use crate::options::{SinkOptions, Wait};
-use crate::rx::{Rx, RxSink};
+use crate::rx::{Rx, RxSink, Tasks};
 use crate::spin::{Crowd, Spin, give_way};
 use crate::stream::{Channel, StreamShared};
 use insane_shm::biased::BiasedGuard;
@@ -19,7 +19,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// How often a spinning sink looks with the stream's lock in its hand, and how often it takes the lock before it looks at the
@@ -91,15 +91,10 @@ impl Sink {
                 open: true,
                 flows: 0,
                 interrupt: Arc::new(AtomicU32::new(0)),
-                waker: None,
+                tasks: Tasks::default(),
                 copies: copies.clone(),
             };
-            let at = rx.sinks.iter().position(Option::is_none).unwrap_or(rx.sinks.len());
-            if at == rx.sinks.len() {
-                rx.sinks.push(None);
-            }
-            rx.sinks[at] = Some(sink);
-            at
+            rx.add_sink(sink)
         };
         let this = Self {
             stream,
@@ -206,7 +201,7 @@ impl Sink {
             return Ok(Some(message));
         }
         let taken = rx.take(self.index);
-        self.unlock(rx);
+        self.stream.unlock(rx);
         taken
     }
 
@@ -232,18 +227,8 @@ impl Sink {
         self.check()?;
         let mut rx = self.stream.rx.lock();
         let taken = take(&mut rx);
-        self.unlock(rx);
+        self.stream.unlock(rx);
         taken
-    }
-
-    /// Gives the lock back, and tells the service thread if wakers are to be called.
-    #[inline(always)]
-    fn unlock(&self, mut rx: BiasedGuard<'_, Rx>) {
-        let alarm = std::mem::take(&mut rx.alarm);
-        drop(rx);
-        if alarm {
-            self.stream.session.ring();
-        }
     }
 
     /// Calls `f` with the messages that are there, in order, at most `most`, and gives them back after the last; where messages
@@ -353,7 +338,7 @@ impl Sink {
                 continue;
             }
             let taken = take(&mut rx);
-            self.unlock(rx);
+            self.stream.unlock(rx);
             if !matches!(taken, Ok(None)) {
                 return taken;
             }
@@ -449,8 +434,7 @@ impl Sink {
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
     pub fn has_message(&self) -> Result<bool> {
-        self.check()?;
-        self.stream.rx.lock().has(self.index)
+        self.locked(|rx| rx.has(self.index))
     }
 
     pub(crate) fn announce(&self) -> Option<crate::rx::Sleep> {
@@ -469,7 +453,7 @@ impl Sink {
 
     /// The next message, as a future for any executor.
     pub fn receive(&self) -> Receive<'_> {
-        Receive { sink: self }
+        Receive { sink: self, number: None }
     }
 
     /// As [`Self::receive`], for bindings: takes the next message, or has the context's waker woken when there may be one.
@@ -480,20 +464,32 @@ impl Sink {
     /// # Errors
     /// [`Code::Closed`], [`Code::Forked`].
     pub unsafe fn poll_raw(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
-        self.poll_next(cx)
+        self.poll_next(cx, |tasks, waker| tasks.wait_unnumbered(waker))
     }
 
-    fn poll_next(&self, cx: &Context<'_>) -> Poll<Result<RawMessage>> {
+    /// `wait` notes the waker, and returns one that is not needed any more.
+    fn poll_next(
+        &self,
+        cx: &Context<'_>,
+        mut wait: impl FnMut(&mut Tasks, Waker) -> Option<Waker>,
+    ) -> Poll<Result<RawMessage>> {
         loop {
             if let Some(raw) = self.try_next()? {
                 return Poll::Ready(Ok(raw));
             }
             self.stream.session.ensure_bells(&self.stream, true);
+            // Cloning and dropping one may run anything, which may want the lock.
+            let mut waker = Some(cx.waker().clone());
             let mut rx = self.stream.rx.lock();
-            if let Some(me) = rx.sinks[self.index].as_mut() {
-                me.waker = Some(cx.waker().clone());
+            if let Some(me) = rx.sinks[self.index].as_mut().filter(|me| me.open)
+                && let Some(mine) = waker.take()
+            {
+                waker = wait(&mut me.tasks, mine);
             }
-            if rx.arm(self.index) {
+            let quiet = rx.arm(self.index);
+            drop(rx);
+            drop(waker);
+            if quiet {
                 return Poll::Pending;
             }
         }
@@ -518,9 +514,7 @@ impl Sink {
         if self.check().is_err() {
             return;
         }
-        let open = self.stream.rx.visit().sinks[self.index].as_ref().is_some_and(|s| s.open);
-        if open {
-            self.stream.rx.visit().close_sink(self.index);
+        if self.stream.rx.visit().close_sink(self.index) {
             self.stream.session.close_sink(&self.stream, self.index, self.id);
         }
     }
@@ -529,6 +523,10 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         self.close();
+        // In a forked child the lock may be held by a thread that is not there.
+        if self.check().is_ok() {
+            self.stream.rx.visit().leave_place(self.index);
+        }
     }
 }
 
@@ -563,13 +561,31 @@ impl Drop for Callback {
 #[must_use]
 pub struct Receive<'a> {
     sink: &'a Sink,
+    /// Its number among the tasks that wait, once it has waited.
+    number: Option<u64>,
 }
 
 impl<'a> Future for Receive<'a> {
     type Output = Result<Message<'a>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let sink = self.sink;
-        sink.poll_next(cx).map(|raw| raw.map(|raw| Message::new(sink, raw)))
+        let Self { sink, number } = self.get_mut();
+        let polled = sink.poll_next(cx, |tasks, waker| {
+            let (mine, old) = tasks.wait(*number, waker);
+            *number = Some(mine);
+            old
+        });
+        polled.map(|raw| raw.map(|raw| Message::new(sink, raw)))
+    }
+}
+
+impl Drop for Receive<'_> {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that is not there.
+        let Some(number) = self.number.filter(|_| self.sink.check().is_ok()) else { return };
+        let mut rx = self.sink.stream.rx.lock();
+        let waker = rx.sinks[self.sink.index].as_mut().and_then(|me| me.tasks.leave(number));
+        drop(rx);
+        drop(waker);
     }
 }

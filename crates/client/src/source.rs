@@ -537,47 +537,82 @@ impl Source {
         if let Some(sequence) = self.pack_larger(payload, more) {
             return Ok(Some(Token(sequence)));
         }
-        let raw = if goes_inside(len, self.stream.reliable) {
-            self.borrow(len)?
-        } else {
-            let mut taken = self.stream.tx.lock().take(len as u64);
-            if taken.is_none() {
-                match self.ensure_slots(len) {
-                    Err(e) if e.code() == Code::NoBuffer => {}
-                    grown => grown?,
-                }
-                // Better too large a slot than none.
-                taken = self.stream.tx.lock().slab.take_any(len as u64);
-            }
-            match taken {
-                Some(taken) => RawBuffer::in_slot(&taken),
-                None => return Ok(None),
-            }
-        };
+        let Some(raw) = self.try_borrow(len)? else { return Ok(None) };
         let mut buffer = Buffer { raw, source: self, len };
         buffer.copy_from_slice(payload);
-        {
-            let mut tx = self.stream.tx.lock();
-            let place = if len == 0 { Place::NONE } else { buffer.raw.place };
-            if !tx.has_room(self.index, place) {
-                tx.flush(self.index);
-                drop(tx);
-                // The buffer is given back.
-                return Ok(None);
-            }
-            let (timestamp_ns, priority) = (self.timestamp(), self.options.priority);
-            let (length, inline) = (len as u32, &[][..]);
-            insane_shm::steps::reach(insane_shm::steps::Step::Fill);
-            let emit = Emit { place, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
-            let sequence = tx.emit(self.index, &emit);
-            if self.stream.reliable {
-                tx.tend_logs(self.index);
-            }
-            tx.give_back(buffer.raw.base, buffer.raw.place);
-            drop(tx);
-            forget(buffer);
-            sequence.map(|sequence| Some(Token(sequence)))
+        // Without room the buffer is given back.
+        let Some(token) = self.try_emit_held(&buffer.raw, len, more) else { return Ok(None) };
+        forget(buffer);
+        token.map(Some)
+    }
+
+    /// As [`Self::borrow`], of memory that is free now; `None`: none is.
+    fn try_borrow(&self, len: usize) -> Result<Option<RawBuffer>> {
+        if goes_inside(len, self.stream.reliable) {
+            return self.borrow(len).map(Some);
         }
+        let mut taken = self.stream.tx.lock().take(len as u64);
+        if taken.is_none() {
+            match self.ensure_slots(len) {
+                Err(e) if e.code() == Code::NoBuffer => {}
+                grown => grown?,
+            }
+            // Better too large a slot than none.
+            taken = self.stream.tx.lock().slab.take_any(len as u64);
+        }
+        Ok(taken.map(|taken| RawBuffer::in_slot(&taken)))
+    }
+
+    /// Emits what a buffer with a slot holds and gives the buffer back, if every sink has room; `None`: nothing happened.
+    fn try_emit_held(&self, raw: &RawBuffer, len: usize, more: bool) -> Option<Result<Token>> {
+        let mut tx = self.stream.tx.lock();
+        let place = if len == 0 { Place::NONE } else { raw.place };
+        if !tx.has_room(self.index, place) {
+            // Who sleeps makes no room.
+            tx.flush(self.index);
+            return None;
+        }
+        let (timestamp_ns, priority) = (self.timestamp(), self.options.priority);
+        let (length, inline) = (len as u32, &[][..]);
+        insane_shm::steps::reach(insane_shm::steps::Step::Fill);
+        let emit = Emit { place, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
+        let sequence = tx.emit(self.index, &emit);
+        if self.stream.reliable {
+            tx.tend_logs(self.index);
+        }
+        tx.give_back(raw.base, raw.place);
+        Some(sequence.map(Token))
+    }
+
+    /// As [`Self::raw_buffer`], but where that would wait for sinks, `None`: for bindings that give up a lock of their own before
+    /// they wait.
+    ///
+    /// # Safety
+    /// As [`Self::raw_buffer`].
+    ///
+    /// # Errors
+    /// As [`Self::raw_buffer`].
+    pub unsafe fn try_raw_buffer(&self, len: usize) -> Result<Option<RawBuffer>> {
+        self.check()?;
+        if self.stream.reliable { self.try_borrow(len) } else { self.borrow(len).map(Some) }
+    }
+
+    /// As [`Self::emit_raw`] without a deadline, or with `more` as [`Self::emit_raw_more`], but where that would wait for sinks, the buffer
+    /// comes back instead.
+    ///
+    /// # Errors
+    /// As [`Self::emit_raw`].
+    pub fn try_emit_raw(
+        &self,
+        raw: RawBuffer,
+        len: usize,
+        more: bool,
+    ) -> Result<std::result::Result<Token, RawBuffer>> {
+        self.check()?;
+        if !self.stream.reliable || len > raw.capacity {
+            return self.emit_held(&raw, len, 0, more).map(Ok);
+        }
+        self.try_emit_held(&raw, len, more).map_or(Ok(Err(raw)), |token| token.map(Ok))
     }
 
     /// Emits `len` bytes of a raw buffer; `deadline_ns` of CLOCK_MONOTONIC, 0 for none.
@@ -646,11 +681,7 @@ impl Source {
         }
         if self.stream.reliable && !tx.has_room(self.index, place) {
             drop(tx);
-            if let Err(e) = self.await_room(place) {
-                self.give_back(raw);
-                return Err(e);
-            }
-            tx = self.stream.tx.lock();
+            tx = self.await_room(place).inspect_err(|_| self.give_back(raw))?;
         }
         let token = tx.emit(self.index, &emit).map(Token);
         if self.stream.reliable {
@@ -713,16 +744,21 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails.
+    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails. Returns the lock under
+    /// which it was so: whoever else emits meanwhile takes room. Links that fill up while others are given up have the time
+    /// that those had.
     #[cold]
-    fn await_room(&self, place: Place) -> Result<()> {
+    fn await_room(&self, place: Place) -> Result<BiasedGuard<'_, Tx>> {
         let mut start = Instant::now();
         let mut spin = Spin::new();
+        let mut given_up = Vec::new();
         self.stream.tx.lock().flush(self.index);
         loop {
             let mut tx = self.stream.tx.lock();
-            let full = tx.full_links(self.index, place);
-            let Some(first) = full.first().copied() else { return Ok(()) };
+            let mut full = tx.full_links(self.index, place);
+            // They are as good as gone.
+            full.retain(|at| !given_up.contains(at));
+            let Some(first) = full.first().copied() else { return Ok(tx) };
             let parked = full.iter().any(|at| tx.is_link_parked(*at));
             if parked && self.options.when_full == WhenFull::DropSink {
                 start = Instant::now();
@@ -730,13 +766,13 @@ impl Source {
             let waited = start.elapsed();
             if waited >= self.options.deadline {
                 drop(tx);
-                return match self.options.when_full {
-                    WhenFull::Fail => Err(Code::SinkFull.into()),
-                    WhenFull::DropSink => {
-                        self.stream.session.give_up(&self.stream, self.index, &full);
-                        Ok(())
-                    }
-                };
+                if self.options.when_full == WhenFull::Fail {
+                    return Err(Code::SinkFull.into());
+                }
+                self.stream.session.give_up(&self.stream, self.index, &full);
+                given_up.append(&mut full);
+                start = Instant::now();
+                continue;
             }
             if self.options.wait != Wait::Sleep {
                 drop(tx);

@@ -7,7 +7,7 @@ use crate::session::Shared;
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::tx::Tx;
-use insane_shm::biased::BiasedLock;
+use insane_shm::biased::{BiasedGuard, BiasedLock};
 use insane_wire::id::{ChannelId, channel_id, valid_name};
 use insane_wire::qos::{EffectiveQos, Qos, Reliability};
 use std::collections::BTreeMap;
@@ -151,6 +151,16 @@ impl Stream {
 }
 
 impl StreamShared {
+    /// Gives the lock of the receiving half back, and tells the service thread if wakers are to be called.
+    #[inline(always)]
+    pub(crate) fn unlock(&self, mut rx: BiasedGuard<'_, Rx>) {
+        let alarm = std::mem::take(&mut rx.alarm);
+        drop(rx);
+        if alarm {
+            self.session.ring();
+        }
+    }
+
     /// Calls the wakers that were put aside while the lock was held.
     pub(crate) fn call_wakers(&self) {
         let wakers = std::mem::take(&mut *crate::session::lock(&self.wakers));

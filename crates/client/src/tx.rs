@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 mod outcome;
 mod pack;
+#[cfg(test)]
+mod tests;
 
 pub use outcome::Outcome;
 pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
@@ -410,7 +412,8 @@ impl TxLink {
         self.producer.credit() > self.reserved && (self.held == 0 || self.held + bytes <= cap)
     }
 
-    /// Puts one message on the link, or counts it as dropped for each of its `flows`.
+    /// Puts one message on the link, or counts it as dropped for each of its `flows`. Whether it had to look what came back, for
+    /// [`Tx::note_fates`].
     #[inline(always)]
     fn give(
         &mut self,
@@ -420,15 +423,16 @@ impl TxLink {
         bytes: u64,
         cap: u64,
         slab: &mut Slab,
-    ) {
-        let room = self.has_room(bytes, cap, slab);
+    ) -> bool {
+        let full = !self.fits(bytes, cap);
+        let room = !full || self.has_room_again(bytes, cap, slab);
         let mapped = emit.place.slot().is_none_or(|s| self.producer.is_mapped(s.segment));
         if !room || !mapped || self.broken.is_some() {
             let why = if room { Count::Dropped } else { Count::SinkFull };
             for flow in flows {
                 flow.dropped(descriptor, why);
             }
-            return;
+            return full;
         }
         let count = descriptor.messages();
         // Counted before it is published: a sink never sees a message that was meant for nobody.
@@ -451,6 +455,7 @@ impl TxLink {
         } else {
             self.wake();
         }
+        full
     }
 
     /// Wakes the consumer if it sleeps. Never blocks.
@@ -512,7 +517,16 @@ impl Tx {
     #[inline(always)]
     fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;
-        self.links[at].as_mut().is_none_or(|link| link.has_room(bytes, cap, &mut self.slab))
+        self.links[at].as_ref().is_none_or(|link| link.fits(bytes, cap)) || self.link_has_room_again(at, bytes)
+    }
+
+    /// As [`TxLink::has_room_again`]; what came back is noted at once.
+    #[inline(never)]
+    fn link_has_room_again(&mut self, at: usize, bytes: u64) -> bool {
+        let cap = self.link_cap;
+        let room = self.links[at].as_mut().is_none_or(|link| link.has_room_again(bytes, cap, &mut self.slab));
+        self.note_fates_of(at);
+        room
     }
 
     /// Gives memory back that the application held: what was emitted lives on in the links' holds.
@@ -580,13 +594,14 @@ impl Tx {
         self.note_fates();
     }
 
+    #[inline(never)]
     fn note_fates(&mut self) {
-        for at in 0..self.links.len() {
-            let Some(link) = self.links[at].as_mut() else { continue };
-            for returned in std::mem::take(&mut link.fates) {
-                self.note_fate(returned, at);
-            }
-        }
+        (0..self.links.len()).for_each(|at| self.note_fates_of(at));
+    }
+
+    fn note_fates_of(&mut self, at: usize) {
+        let fates = self.links[at].as_mut().map_or_else(Vec::new, |link| std::mem::take(&mut link.fates));
+        fates.into_iter().for_each(|returned| self.note_fate(returned, at));
     }
 
     #[cold]
@@ -686,11 +701,15 @@ impl Tx {
             source.cell.add(Count::NoSink, 1);
         }
         let bytes = emit.place.slot().map_or(0, |s| self.slab.stride(s.segment));
+        let mut full = false;
         for route in &mut source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link) {
                 descriptor.joined = route.joined;
-                link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);
+                full |= link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);
             }
+        }
+        if full {
+            self.note_fates();
         }
         Ok(sequence)
     }

@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::fork;
+use crate::rx::Rx;
 use crate::sink::Sink;
 use crate::spin::Spin;
 use crate::stream::StreamShared;
@@ -158,7 +159,7 @@ impl WaitSet {
             return Err(Error::new(Code::InvalidArgument, "the sink is in the set already"));
         }
         if !self.streams.iter().any(|w| Arc::ptr_eq(&w.stream, &sink.stream)) {
-            sink.stream.rx.visit().nudges.push(Arc::downgrade(&self.nudge));
+            sink.stream.rx.visit().add_set(&self.nudge);
             self.streams.push(Watched { stream: sink.stream.clone(), bells: Vec::new() });
         }
         let member = Member { stream: sink.stream.clone(), index: sink.index, id: sink.id() };
@@ -202,7 +203,10 @@ impl WaitSet {
         self.check()?;
         let before = keys.len();
         for watched in &self.streams {
-            watched.stream.rx.lock().gather();
+            let mut rx = watched.stream.rx.lock();
+            rx.set_looks(&self.nudge);
+            rx.gather();
+            watched.stream.unlock(rx);
         }
         let (count, mut closed) = (self.members.len(), Vec::new());
         for turn in 0..count {
@@ -229,9 +233,10 @@ impl WaitSet {
     /// [`Code::Forked`], [`Code::System`].
     pub fn arm(&mut self) -> Result<bool> {
         self.check()?;
-        self.drain();
+        let mut told = [0u8; 8];
+        let _ = rustix::io::read(&*self.nudge, &mut told);
         for watched in &mut self.streams {
-            watched.listen(self.epoll.as_fd())?;
+            watched.listen(self.epoll.as_fd(), &self.nudge)?;
         }
         let mut quiet = true;
         for member in self.members.iter().flatten() {
@@ -239,15 +244,6 @@ impl WaitSet {
             quiet &= matches!(rx.queued(member.index, member.id), Ok(false)) && rx.arm(member.index);
         }
         Ok(quiet)
-    }
-
-    /// Takes what made the descriptor readable.
-    fn drain(&self) {
-        let mut bytes = [0u8; 8];
-        let _ = rustix::io::read(&*self.nudge, &mut bytes);
-        for (_, bell) in self.streams.iter().flat_map(|w| &w.bells) {
-            insane_shm::doorbell::silence(bell.as_fd());
-        }
     }
 
     /// Waits until a sink has a message, at most `timeout` (for ever without one), and appends the keys of all that have one.
@@ -284,29 +280,39 @@ impl WaitSet {
 }
 
 impl Watched {
-    /// Puts the bells of new links into the epoll, and takes those of links that are gone out.
-    fn listen(&mut self, epoll: BorrowedFd<'_>) -> Result<()> {
+    /// Takes what made the bells readable, and has the set, which is told by `nudge`, told of what others find for it.
+    fn listen(&mut self, epoll: BorrowedFd<'_>, nudge: &Arc<OwnedFd>) -> Result<()> {
+        let rings = |(_, bell): &(_, OwnedFd)| insane_shm::doorbell::take_rings(bell.as_fd()).unwrap_or(0);
+        let rang = self.bells.iter().map(rings).sum::<usize>() > 0;
         self.stream.session.ensure_bells(&self.stream, false);
-        let rx = self.stream.rx.lock();
-        let places: Vec<_> =
-            rx.links.iter().enumerate().filter_map(|(at, l)| l.as_ref().map(|l| (at, l.generation(), l))).collect();
-        // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
-        self.bells.retain(|(place, bell)| {
-            let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_over());
-            if !there {
-                let _ = epoll::delete(epoll, bell);
-            }
-            there
-        });
-        for (at, generation, link) in places {
-            let known = self.bells.iter().any(|(place, _)| *place == (at, generation));
-            if let (Some(bell), false, false) = (&link.bell, known, link.is_over()) {
-                let bell = bell.try_clone().map_err(|e| Error::new(Code::System, format!("dup: {e}")))?;
-                epoll::add(epoll, &bell, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
-                    .map_err(system("epoll_ctl"))?;
-                self.bells.push(((at, generation), bell));
-            }
-        }
-        Ok(())
+        let mut rx = self.stream.rx.lock();
+        rx.set_sleeps(nudge, rang);
+        let listens = follow(&mut self.bells, &rx, epoll);
+        self.stream.unlock(rx);
+        listens
     }
+}
+
+/// Puts the bells of new links into the epoll, and takes those of links that are gone out.
+fn follow(bells: &mut Vec<((usize, u32), OwnedFd)>, rx: &Rx, epoll: BorrowedFd<'_>) -> Result<()> {
+    let places: Vec<_> =
+        rx.links.iter().enumerate().filter_map(|(at, l)| l.as_ref().map(|l| (at, l.generation(), l))).collect();
+    // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
+    bells.retain(|(place, bell)| {
+        let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_over());
+        if !there {
+            let _ = epoll::delete(epoll, bell);
+        }
+        there
+    });
+    for (at, generation, link) in places {
+        let known = bells.iter().any(|(place, _)| *place == (at, generation));
+        if let (Some(bell), false, false) = (&link.bell, known, link.is_over()) {
+            let bell = bell.try_clone().map_err(|e| Error::new(Code::System, format!("dup: {e}")))?;
+            epoll::add(epoll, &bell, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+                .map_err(system("epoll_ctl"))?;
+            bells.push(((at, generation), bell));
+        }
+    }
+    Ok(())
 }

@@ -68,6 +68,8 @@ impl<T> BiasedLock<T> {
     #[inline]
     pub fn lock(&self) -> BiasedGuard<'_, T> {
         if self.owner.load(Ordering::Relaxed) == thread_token() {
+            // Relaxed: only the owner raises it, by this very code.
+            debug_assert!(!self.busy.load(Ordering::Relaxed), "the lock is taken again by the thread that has it");
             self.busy.store(true, Ordering::Relaxed);
             if !left_out(Mutation::BiasedFence) {
                 // INV-BIAS-2; pairs with: `barrier::heavy` in `lock_slowly`.

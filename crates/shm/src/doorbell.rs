@@ -45,10 +45,17 @@ impl Doorbell {
 
 /// Takes the rings that made a bell readable, a bounded number. Never blocks. `false`: the end that rings is gone.
 pub fn silence(bell: BorrowedFd<'_>) -> bool {
+    take_rings(bell).is_some()
+}
+
+/// As [`silence`]; how many rings there were. `None`: the end that rings is gone.
+pub fn take_rings(bell: BorrowedFd<'_>) -> Option<usize> {
     let mut rings = [0u8; MOST_RINGS];
     match rustix::net::recv(bell, &mut rings[..], RecvFlags::DONTWAIT) {
-        Ok((taken, _)) => taken > 0,
-        Err(e) => matches!(e, Errno::AGAIN | Errno::INTR),
+        Ok((0, _)) => None,
+        Ok((taken, _)) => Some(taken),
+        Err(Errno::AGAIN | Errno::INTR) => Some(0),
+        Err(_) => None,
     }
 }
 
@@ -71,9 +78,10 @@ mod tests {
         assert!(readable(10), "a bell that was asked for late");
         assert!(silence(ours.as_fd()) && !readable(0));
         (0..=MOST_RINGS).for_each(|_| bell.ring());
-        assert!(silence(ours.as_fd()) && readable(10), "one more ring than is taken at once");
+        assert!(take_rings(ours.as_fd()) == Some(MOST_RINGS) && readable(10), "one more ring than is taken at once");
         assert!(silence(ours.as_fd()) && !readable(0));
         drop(bell);
+        assert_eq!(take_rings(ours.as_fd()), None);
         assert!(!silence(ours.as_fd()), "the end that rings is gone");
     }
 }

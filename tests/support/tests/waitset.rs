@@ -3,6 +3,10 @@
 use insane::{Code, Message, Qos, Reliability, Sink, SinkOptions, Wait, WaitSet};
 use insane_tests_host::{Host, Watchdog, reconcile, reconcile_cells};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::future::Future;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -156,4 +160,124 @@ fn a_set_sees_what_joins_and_what_leaves() {
     assert_eq!(set.len(), 1);
     assert_eq!(set.wait(&mut keys, Some(Duration::from_millis(5))).unwrap_err().code(), Code::Timeout);
     reconcile_cells(|| b.counts().into_iter().chain(past.iter().cloned()).collect(), 20, 20);
+}
+
+fn readable(set: &WaitSet) -> bool {
+    let mut fds = [PollFd::new(set, PollFlags::IN)];
+    poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+/// Arms a set that has nothing.
+fn arm(set: &mut WaitSet) {
+    while !set.arm().unwrap() {
+        assert_eq!(set.ready(&mut Vec::new()).unwrap(), 0);
+    }
+}
+
+#[test]
+fn of_two_sets_on_one_stream_both_wake() {
+    let _watchdog = Watchdog::start("two sets", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("sources"), host.session("sinks"));
+    let (to, from) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+    let (one, two) = (from.sink("one").unwrap(), from.sink("two").unwrap());
+    let (first, second) = (to.source("one").unwrap(), to.source("two").unwrap());
+    assert!(first.wait_for_sinks(1, LIMIT) == 1 && second.wait_for_sinks(1, LIMIT) == 1);
+    let (mut busy, mut waits) = (WaitSet::new().unwrap(), WaitSet::new().unwrap());
+    assert_eq!((busy.add(&one).unwrap(), waits.add(&two).unwrap()), (0, 0));
+    let mut keys = Vec::new();
+    // A new bell rings once when it comes.
+    arm(&mut busy);
+    while !readable(&busy) {
+        std::thread::yield_now();
+    }
+    // Who looks for its own messages takes those of others off the link, and arms with what had rung for them.
+    for way in 0..4 {
+        arm(&mut busy);
+        arm(&mut waits);
+        assert!(!readable(&busy) && !readable(&waits));
+        second.send(b"second").unwrap();
+        match way {
+            0 => assert!(one.try_consume().unwrap().is_none()),
+            1 => assert!(!one.has_message().unwrap()),
+            2 => assert_eq!(busy.ready(&mut keys).unwrap(), 0),
+            _ => assert_eq!(one.try_each(9, |_| ()).unwrap(), 0),
+        }
+        arm(&mut busy);
+        assert!(readable(&waits), "{way}: its message has come");
+        assert_eq!(waits.ready(&mut keys).unwrap(), 1);
+        assert_eq!(sequences(&two).len(), 1);
+        keys.clear();
+    }
+    // It takes what had rung, and leaves what is for others on the link.
+    arm(&mut busy);
+    arm(&mut waits);
+    first.send(b"first").unwrap();
+    second.send(b"second").unwrap();
+    assert!(!busy.arm().unwrap());
+    assert_eq!(one.try_consume().unwrap().unwrap().to_vec(), b"first");
+    assert!(readable(&waits), "its message has come");
+    assert_eq!(waits.ready(&mut keys).unwrap(), 1);
+    assert_eq!(sequences(&two), [5]);
+    // Nobody is woken without a reason.
+    arm(&mut busy);
+    arm(&mut waits);
+    assert!(!readable(&busy));
+    reconcile([&a, &b], 6, 6);
+}
+
+/// Says that it was called; with a gate, it returns when that is opened.
+struct Told(Sender<()>, Option<Mutex<Receiver<()>>>);
+
+impl std::task::Wake for Told {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+        if let Some(gate) = &self.1 {
+            let _ = gate.lock().unwrap().recv();
+        }
+    }
+}
+
+#[test]
+fn a_set_and_a_task_on_one_stream_both_wake() {
+    let _watchdog = Watchdog::start("a set and a task", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("sources"), host.session("sinks"));
+    let (to, from) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+    let (one, two) = (from.sink("one").unwrap(), from.sink("two").unwrap());
+    let source = to.source("two").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let mut busy = WaitSet::new().unwrap();
+    busy.add(&one).unwrap();
+    for way in 0..4 {
+        arm(&mut busy);
+        // The session's own thread is busy with another waker, so that it does not hear the bell before the set does.
+        let ((called, calls), (open, gate)) = (channel(), channel());
+        let waker = Arc::new(Told(called, Some(Mutex::new(gate)))).into();
+        let held = from.sink("held").unwrap();
+        let mut holds = Box::pin(held.receive());
+        assert!(holds.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        std::thread::scope(|scope| {
+            scope.spawn(|| held.close());
+            calls.recv_timeout(LIMIT).unwrap();
+            let (woken, wakes) = channel();
+            let waker = Arc::new(Told(woken, None)).into();
+            let mut context = Context::from_waker(&waker);
+            let mut future = Box::pin(two.receive());
+            assert!(future.as_mut().poll(&mut context).is_pending());
+            source.send(b"second").unwrap();
+            match way {
+                0 => assert!(!one.has_message().unwrap()),
+                1 => assert_eq!(busy.ready(&mut Vec::new()).unwrap(), 0),
+                2 => assert!(one.try_consume().unwrap().is_none()),
+                _ => {}
+            }
+            assert_eq!(busy.arm().unwrap(), way < 3);
+            open.send(()).unwrap();
+            wakes.recv_timeout(LIMIT).unwrap();
+            let polled = future.as_mut().poll(&mut context);
+            assert!(matches!(polled, Poll::Ready(Ok(m)) if m.to_vec() == b"second"));
+        });
+    }
+    reconcile([&a, &b], 4, 4);
 }

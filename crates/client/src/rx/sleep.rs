@@ -2,8 +2,10 @@
 
 use super::Rx;
 use insane_shm::wait::{SleepKinds, WaitWord};
+use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// A sleep that was announced: where to wait, and whom to tell afterwards.
 #[derive(Debug)]
@@ -11,6 +13,29 @@ pub(crate) struct Sleep {
     pub(crate) words: SmallVec<[WaitWord; 4]>,
     links: SmallVec<[(usize, u32); 4]>,
     number: u64,
+}
+
+/// A wait set that looks at a stream.
+#[derive(Debug)]
+pub(super) struct WaitingSet {
+    nudge: Weak<OwnedFd>,
+    /// It was armed, and not told since.
+    asleep: bool,
+}
+
+impl WaitingSet {
+    fn is(&self, nudge: &Arc<OwnedFd>) -> bool {
+        std::ptr::eq(self.nudge.as_ptr(), Arc::as_ptr(nudge))
+    }
+
+    /// Makes its descriptor readable. `false`: it is gone.
+    fn nudge(&mut self) -> bool {
+        self.asleep = false;
+        let Some(fd) = self.nudge.upgrade() else { return false };
+        // A full counter is readable already.
+        let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
+        true
+    }
 }
 
 impl Rx {
@@ -87,9 +112,7 @@ impl Rx {
         for sink in self.sinks.iter_mut().flatten() {
             sink.interrupt.fetch_add(1, Ordering::Release);
             insane_shm::wait::wake_own(&sink.interrupt);
-            if let Some(waker) = sink.waker.take() {
-                crate::session::lock(&self.wakers).push(waker);
-            }
+            crate::session::lock(&self.wakers).extend(sink.tasks.take());
         }
         self.rouse();
         self.nudge();
@@ -112,14 +135,47 @@ impl Rx {
         !queued && !ready
     }
 
+    /// A wait set looks at this stream from now on, by the event descriptor that it is told with.
+    pub(crate) fn add_set(&mut self, nudge: &Arc<OwnedFd>) {
+        self.sets.retain(|set| set.nudge.strong_count() > 0);
+        if !self.sets.iter().any(|set| set.is(nudge)) {
+            self.sets.push(WaitingSet { nudge: Arc::downgrade(nudge), asleep: false });
+        }
+    }
+
+    /// A wait set is about to sleep. If it took what `rang` for all that armed the links, the others look as well: who took
+    /// it may leave on the link, or move to another sink's queue, what they wait for.
+    pub(crate) fn set_sleeps(&mut self, nudge: &Arc<OwnedFd>, rang: bool) {
+        self.set_looks(nudge);
+        if rang {
+            self.nudge_sleepers();
+            self.call_all();
+        }
+        self.sets.iter_mut().filter(|set| set.is(nudge)).for_each(|set| set.asleep = true);
+    }
+
+    /// A wait set is awake and need not be told of what it finds.
+    pub(crate) fn set_looks(&mut self, nudge: &Arc<OwnedFd>) {
+        self.sets.iter_mut().filter(|set| set.is(nudge)).for_each(|set| set.asleep = false);
+    }
+
     /// Tells the wait sets that look at this stream.
     pub(crate) fn nudge(&mut self) {
-        self.nudges.retain(|nudge| {
-            let Some(fd) = nudge.upgrade() else { return false };
-            // A full counter is readable already.
-            let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
-            true
-        });
+        self.sets.retain_mut(WaitingSet::nudge);
+    }
+
+    /// Tells those that sleep, once each.
+    pub(super) fn nudge_sleepers(&mut self) {
+        if self.sets.iter().any(|set| set.asleep) {
+            self.sets.retain_mut(|set| !set.asleep || set.nudge());
+        }
+    }
+
+    /// Has the service thread call the wakers of all sinks.
+    fn call_all(&mut self) {
+        let wakers: Vec<_> = self.sinks.iter_mut().flatten().flat_map(|s| s.tasks.take()).collect();
+        self.alarm |= !wakers.is_empty();
+        crate::session::lock(&self.wakers).extend(wakers);
     }
 
     /// Takes the arming back.
