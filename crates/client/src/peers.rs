@@ -352,12 +352,7 @@ impl Peers {
         match body {
             Some(Body::LinkOffer(offer)) => self.offered(at, link, &offer, fds, epoll),
             Some(Body::LinkAccept(accept)) => self.accepted(at, link, &accept, fds),
-            Some(Body::LinkRefuse(_)) => {
-                if let Some(pair) = self.pairs[at].as_mut() {
-                    pair.outgoing.remove(&link);
-                }
-                Ok(())
-            }
+            Some(Body::LinkRefuse(_)) => self.refused(at, link),
             Some(Body::SegmentAdd(segment)) => self.segment_added(at, link, &segment, fds),
             Some(Body::SegmentAck(segment)) => self.segment_acked(at, link, segment.segment),
             Some(Body::FlowOpen(flow)) => self.flow_open(at, link, &flow),
@@ -424,6 +419,16 @@ impl Peers {
             peer::LinkAccept { counter_bytes: insane_shm::memory::Backing::len(&*self.shared.counter_memory) as u64 };
         pair.send(link, Body::LinkAccept(accept), &[memory.fd(), self.shared.counter_memory.fd()]);
         pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0 });
+        Ok(())
+    }
+
+    /// The peer does not take a link. One that it has accepted it cannot refuse: what that holds ends with the pair.
+    fn refused(&mut self, at: usize, link: u32) -> Result<()> {
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        if pair.outgoing.get(&link).is_none_or(|o| o.offered.is_none()) {
+            return Err(refuse(format!("link {link} was refused and is not on offer")));
+        }
+        pair.outgoing.remove(&link);
         Ok(())
     }
 
@@ -653,11 +658,15 @@ impl Peers {
         outgoing.late.retain(|f| (f.source, &f.sink) != (flow.source, &flow.sink));
         outgoing.waiting.retain(|w| (w.0, w.2) != key);
         outgoing.waiting.extend(back);
-        let stream = outgoing.stream.clone();
+        let (stream, on) = (outgoing.stream.clone(), outgoing.at);
+        // What has no runtime yet ends by the word of the next, whose link is to take it over.
+        let is_network = self.pairs[at].as_ref().is_some_and(|p| p.network);
+        let parked = self.parked_place(&stream).filter(|_| is_network);
         let (cell, position) = {
-            let mut tx = outgoing.stream.tx.visit();
-            let cell = tx.end_flow(flow.source as usize, sink, false);
-            (cell, tx.links[outgoing.at].as_ref().map_or(0, |l| l.producer.position()))
+            let mut tx = stream.tx.visit();
+            let mut places = [Some(on), parked].into_iter().flatten();
+            let cell = places.find_map(|on| tx.end_flow(on, flow.source as usize, sink, false));
+            (cell, tx.links[on].as_ref().map_or(0, |l| l.producer.position()))
         };
         if let Some(cell) = cell {
             self.shared.cells().end(cell.index());
@@ -782,7 +791,7 @@ impl Peers {
         for sink in sinks {
             let (cell, position) = {
                 let mut tx = stream.tx.visit();
-                let cell = tx.end_flow(index, *sink, false);
+                let cell = tx.end_flow(at, index, *sink, false);
                 (cell, tx.links[at].as_ref().map_or(0, |l| l.producer.position()))
             };
             if let Some(cell) = cell {

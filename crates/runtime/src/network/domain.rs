@@ -530,7 +530,7 @@ impl Domain {
             outlet.asked.remove(&(flow.source, sink));
         }
         if let Some(source) = self.remote_of(flow.source) {
-            self.end_tap(source, sink);
+            self.end_tap(source, sink, place);
             self.notes.push(Note::Left { source });
         }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
@@ -565,7 +565,7 @@ impl Domain {
             .collect();
         for (sink, outlet) in open {
             self.flush_backlog(outlet);
-            self.end_tap(source, sink);
+            self.end_tap(source, sink, outlet);
             let Some(one) = self.outlets[outlet].as_mut() else { continue };
             if one.withdraw(number, sink) {
                 continue;

@@ -866,10 +866,10 @@ impl Domain {
         remote.stalled.is_empty() && !remote.taps.iter().filter_map(|t| t.outlet).any(behind)
     }
 
-    /// Ends one sink of a source: nothing that arrives from now on is for it.
-    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId) {
-        let Some(remote) = self.remotes.get_mut(source).and_then(Option::as_mut) else { return };
-        remote.taps.iter_mut().filter(|t| t.sink == sink).for_each(|t| t.state = TapState::Closed);
+    /// Ends one sink of a source on a link: nothing that arrives from now on is for it.
+    pub(crate) fn end_tap(&mut self, source: usize, sink: SinkId, at: usize) {
+        let taps = self.remotes.get_mut(source).into_iter().flatten().flat_map(|r| &mut r.taps);
+        taps.filter(|t| t.sink == sink && t.outlet == Some(at)).for_each(|t| t.state = TapState::Closed);
     }
 
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.

@@ -205,6 +205,42 @@ fn what_was_put_together_before_a_sink_joined_is_not_for_it() {
 }
 
 #[test]
+fn who_closes_a_sink_of_another_session_ends_nothing() {
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    let (ours, socket) = insane_shm::socket::pair().unwrap();
+    let (thief, its) = (SessionId(12), SinkId(13));
+    let pair = insane_wire::control::Pair { peer: thief.to_bytes(), ..Default::default() };
+    let at = rig.domain.add_pair(&pair, ours).unwrap();
+    let mut player = Player::new(socket, Config::default().quota.link_entries);
+    let (epoch, sink, peer) = (EPOCH.to_bytes(), its.to_bytes(), thief.to_bytes());
+    rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    let talk = |rig: &mut Rig, player: &mut Player| {
+        player.read();
+        rig.domain.read_pair(at).unwrap();
+    };
+    talk(&mut rig, &mut player);
+    player.accept();
+    (0..3).for_each(|_| talk(&mut rig, &mut player));
+    let open = |rig: &Rig| {
+        let taps = rig.domain.remotes[source].as_ref().unwrap().taps.iter();
+        taps.filter(|t| t.state == TapState::Open).map(|t| t.sink).collect::<Vec<_>>()
+    };
+    assert_eq!(open(&rig), [SINK, OTHER, its]);
+    let number = rig.domain.remotes[source].as_ref().unwrap().number;
+    for sink in [SINK, OTHER] {
+        let close = peer::FlowRef { source: number, sink: sink.to_bytes() };
+        player.say(LINK, Body::FlowClose(close), &[]);
+    }
+    rig.domain.read_pair(at).unwrap();
+    assert_eq!(open(&rig), [SINK, OTHER, its]);
+    // Its own it may close.
+    player.close();
+    rig.domain.read_pair(at).unwrap();
+    assert_eq!(open(&rig), [SINK, OTHER]);
+}
+
+#[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     let mut rig = Rig::new();
     let source = rig.two_sinks();
@@ -226,7 +262,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     };
     // The source does not know of them yet, and then of two.
     assert!(!comes(domain, 64, |_| ()) && !comes(domain, 64, |_| ()));
-    domain.end_tap(source, SINK);
+    domain.end_tap(source, SINK, 0);
     assert!(comes(domain, 64, |_| ()) && comes(domain, 0, |_| ()) && comes(domain, 1, |_| ()));
     assert!(!domain.hand_on_at_once(source, &Message { sequence: 6, joined: 2, ..Message::default() }, &[7; 65]));
     for change in
@@ -246,7 +282,7 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     reports.sort_unstable();
     // The first had two before it was closed.
     assert_eq!(reports, [(SINK.to_bytes(), came.get() - 2, 0), (OTHER.to_bytes(), 0, 1)]);
-    domain.end_tap(source, OTHER);
+    domain.end_tap(source, OTHER, 0);
     assert!(!comes(domain, 64, |_| ()));
 }
 
