@@ -72,7 +72,9 @@ pub(crate) struct RxLink {
     /// The same on a link that keeps cursors, which has no other short cut.
     kept: Option<Kept>,
     pub(crate) reliable: bool,
-    /// Whether it is from the runtime on a reliable stream: then it is known how far its sinks are.
+    /// Whether it is from the runtime, for the sources of other hosts.
+    network: bool,
+    /// Whether it is that, on a reliable stream: then it is known how far its sinks are.
     keeps: bool,
     pub(crate) trusted: bool,
     pub(crate) peer_gone: bool,
@@ -620,7 +622,10 @@ impl Rx {
         }
         let mut scattered = None;
         if d.flags & FLAG_SCATTERED != 0 {
-            match Scattered::read(&link.segments, d) {
+            // Only the network has something that lies in several places, and only for those who asked for it.
+            let asked = |index: usize| self.sinks[index].as_ref().is_some_and(|sink| sink.copies.is_some());
+            let right = link.network && takers.iter().all(|(index, _)| asked(*index));
+            match right.then(|| Scattered::read(&link.segments, d)).flatten() {
                 Some(read) => scattered = Some(Arc::new(read)),
                 None => {
                     link.break_off(Broken::of(d), &mut self.packs);
@@ -699,6 +704,7 @@ impl Rx {
             recent: None,
             kept: None,
             reliable,
+            network,
             keeps: reliable && network,
             trusted,
             peer_gone: false,
@@ -842,3 +848,6 @@ enum Polled {
     Others,
     Nothing,
 }
+
+#[cfg(test)]
+mod tests;
