@@ -13,7 +13,7 @@ use insane_shm::link::{
 use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed};
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -79,9 +79,11 @@ pub(crate) struct RxLink {
     pub(crate) trusted: bool,
     pub(crate) peer_gone: bool,
     pub(crate) broken: Option<Broken>,
-    pub(crate) bell: Option<OwnedFd>,
+    pub(crate) bell: Option<Arc<OwnedFd>>,
     /// Whether the service thread listens to the bell.
     pub(crate) watched: bool,
+    /// Whoever is to ring the bell has closed it.
+    pub(crate) deaf: bool,
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
@@ -336,6 +338,18 @@ impl RxLink {
     /// Whether nothing new comes from it.
     pub(crate) fn is_over(&self) -> bool {
         self.peer_gone || self.broken.is_some()
+    }
+
+    /// Whether no bell rings for it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_over() || self.deaf
+    }
+
+    /// Takes the rings of its bell, or notes that it is the one that will not ring any more.
+    pub(crate) fn silence(&mut self, over: Option<&Arc<OwnedFd>>) {
+        let Some(bell) = &self.bell else { return };
+        self.deaf |= over.is_some_and(|over| Arc::ptr_eq(bell, over));
+        insane_shm::doorbell::silence(bell.as_fd());
     }
 
     /// The number by which the link is told from others that had its place.
@@ -711,6 +725,7 @@ impl Rx {
             broken: None,
             bell: None,
             watched: false,
+            deaf: false,
             generation: self.generation,
             out: 0,
             asleep: SmallVec::new(),

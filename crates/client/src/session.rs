@@ -345,7 +345,7 @@ impl Shared {
     }
 
     pub(crate) fn ensure_bells(&self, stream: &Arc<StreamShared>, watched: bool) {
-        let has = |l: &crate::rx::RxLink| l.is_over() || l.bell.is_some() && (l.watched || !watched);
+        let has = |l: &crate::rx::RxLink| l.is_silent() || l.bell.is_some() && (l.watched || !watched);
         let all = |s: &StreamShared| s.rx.visit().links.iter().flatten().all(has);
         if !all(stream) {
             self.command(Command::EnsureBells(stream.clone(), watched));
@@ -446,6 +446,12 @@ impl Session {
     #[must_use]
     pub fn domain(&self) -> String {
         self.shared.domain()
+    }
+
+    /// How often its own thread has looked after it: for tests.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        *lock(&self.shared.version)
     }
 
     /// Opens the stream of this QoS that has no other name. Applications that ask for the same QoS share it.

@@ -245,9 +245,7 @@ impl WaitSet {
     fn drain(&self) {
         let mut bytes = [0u8; 8];
         let _ = rustix::io::read(&*self.nudge, &mut bytes);
-        for (_, bell) in self.streams.iter().flat_map(|w| &w.bells) {
-            insane_shm::doorbell::silence(bell.as_fd());
-        }
+        self.streams.iter().for_each(Watched::silence);
     }
 
     /// Waits until a sink has a message, at most `timeout` (for ever without one), and appends the keys of all that have one.
@@ -284,6 +282,21 @@ impl WaitSet {
 }
 
 impl Watched {
+    /// Takes what its bells rang. One that nobody rings any more is readable for ever, and [`Self::listen`] takes it out.
+    fn silence(&self) {
+        for ((at, generation), _) in self.bells.iter().filter(|(_, bell)| !insane_shm::doorbell::silence(bell.as_fd()))
+        {
+            let mut rx = self.stream.rx.lock();
+            if let Some(link) = rx.links.get_mut(*at).and_then(Option::as_mut).filter(|l| l.generation() == *generation)
+                && !std::mem::replace(&mut link.deaf, true)
+            {
+                drop(rx);
+                // The service thread sees whether the peer is gone.
+                self.stream.session.ring();
+            }
+        }
+    }
+
     /// Puts the bells of new links into the epoll, and takes those of links that are gone out.
     fn listen(&mut self, epoll: BorrowedFd<'_>) -> Result<()> {
         self.stream.session.ensure_bells(&self.stream, false);
@@ -292,7 +305,7 @@ impl Watched {
             rx.links.iter().enumerate().filter_map(|(at, l)| l.as_ref().map(|l| (at, l.generation(), l))).collect();
         // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
         self.bells.retain(|(place, bell)| {
-            let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_over());
+            let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_silent());
             if !there {
                 let _ = epoll::delete(epoll, bell);
             }
@@ -300,7 +313,7 @@ impl Watched {
         });
         for (at, generation, link) in places {
             let known = self.bells.iter().any(|(place, _)| *place == (at, generation));
-            if let (Some(bell), false, false) = (&link.bell, known, link.is_over()) {
+            if let (Some(bell), false, false) = (&link.bell, known, link.is_silent()) {
                 let bell = bell.try_clone().map_err(|e| Error::new(Code::System, format!("dup: {e}")))?;
                 epoll::add(epoll, &bell, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
                     .map_err(system("epoll_ctl"))?;
