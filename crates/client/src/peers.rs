@@ -15,6 +15,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::slab::{MAX_OF_PEER, MAX_OF_PEERS, MAX_SEGMENTS};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{Flow, PairClaim};
@@ -66,6 +67,8 @@ struct Incoming {
     stream: Arc<StreamShared>,
     at: usize,
     mapped: u64,
+    /// How many segments that is.
+    segments: usize,
 }
 
 #[derive(Debug)]
@@ -393,6 +396,9 @@ impl Peers {
         if known || offer.layout != LAYOUT || offer.entries > limits.link_entries.max(1) {
             return Err(refuse(format!("link {link} cannot be offered so")));
         }
+        if pair.incoming.values().any(|i| Arc::ptr_eq(&i.stream, &stream)) {
+            return Err(refuse(format!("link {link} is a second one for stream `{}`", stream.name)));
+        }
         let fd = fds.first().ok_or_else(|| refuse("a link without memory"))?;
         let needs = DeliveryBlock::bytes(offer.entries)? as u64;
         let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096))?);
@@ -411,7 +417,7 @@ impl Peers {
         let accept =
             peer::LinkAccept { counter_bytes: insane_shm::memory::Backing::len(&*self.shared.counter_memory) as u64 };
         pair.send(link, Body::LinkAccept(accept), &[memory.fd(), self.shared.counter_memory.fd()]);
-        pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0 });
+        pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0, segments: 0 });
         Ok(())
     }
 
@@ -474,8 +480,14 @@ impl Peers {
     fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: Vec<OwnedFd>) -> Result<()> {
         let quota = self.shared.limits().memory_bytes;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let of_pair: usize = pair.incoming.values().map(|i| i.segments).sum();
+        let all = self.shared.maps.load(Ordering::Relaxed);
+        // The network has each of its segments on every link.
+        if !pair.network && (of_pair >= MAX_OF_PEER || all >= MAX_OF_PEERS) {
+            return Err(refuse(format!("one more segment than its {of_pair}, of {all} in all")));
+        }
         let incoming = pair.incoming.get_mut(&link).ok_or_else(|| refuse("a segment of an unknown link"))?;
-        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < insane_shm::slab::MAX_SEGMENTS);
+        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < MAX_SEGMENTS);
         let number = number.ok_or_else(|| refuse(format!("segment number {}", add.segment)))?;
         if add.headroom != 0 {
             return Err(refuse("a segment with headroom"));
@@ -494,6 +506,8 @@ impl Peers {
                 return Err(refuse("a segment number that is in use"));
             }
             l.segments[slot] = Some(view);
+            l.maps.add();
+            incoming.segments += 1;
             l.consumer.add_segment(number, geometry.slots, geometry.stride);
         }
         drop(rx);
@@ -518,6 +532,8 @@ impl Peers {
             let mut rx = incoming.stream.rx.visit();
             let Some(l) = rx.links[incoming.at].as_mut() else { return Ok(()) };
             l.consumer.remove_segment(number).map_err(|e| refuse(e.to_string()))?;
+            l.maps.remove();
+            incoming.segments -= 1;
             l.segments.get_mut(usize::from(number)).and_then(Option::take)
         };
         // Unmapped here, without the lock: that takes time.

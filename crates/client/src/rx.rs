@@ -25,10 +25,12 @@ use std::task::Waker;
 pub(crate) const AHEAD: usize = 1024;
 
 mod made;
+mod maps;
 mod release;
 mod sleep;
 
 use made::{lies_in_a_pack, piece, raw};
+pub(crate) use maps::Maps;
 pub(crate) use sleep::Sleep;
 
 /// The state behind the lock.
@@ -62,6 +64,8 @@ pub(crate) struct Rx {
 pub(crate) struct RxLink {
     pub(crate) consumer: Consumer,
     pub(crate) segments: Vec<Option<SegmentView>>,
+    /// How many those are.
+    pub(crate) maps: Maps,
     pub(crate) flows: HashMap<u32, RxFlow>,
     /// A pack whose messages were not all taken.
     pub(crate) pack: Option<Unpacking>,
@@ -712,6 +716,7 @@ impl Rx {
         let link = RxLink {
             consumer,
             segments: Vec::new(),
+            maps: Maps::new(session.clone()),
             flows: HashMap::new(),
             pack: None,
             opened: None,

@@ -13,7 +13,7 @@ use insane_wire::qos::{EffectiveQos, Qos};
 use rustix::event::EventfdFlags;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -171,6 +171,8 @@ pub(crate) struct Shared {
     /// Sleeps are to end, and the service thread sees to it.
     pub(crate) rousing: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// Segments of peers that are mapped.
+    pub(crate) maps: AtomicUsize,
     forks: u32,
 }
 
@@ -211,6 +213,7 @@ impl Shared {
             events: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
             rousing: AtomicBool::new(false),
+            maps: AtomicUsize::new(0),
             forks: fork::count(),
         }
     }

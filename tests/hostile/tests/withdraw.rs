@@ -1,5 +1,5 @@
-//! A source that takes segments away which its sink still reads, or speaks of those that it took away, or that sends lists of a
-//! message's pieces.
+//! A source that takes segments away which its sink still reads, or speaks of those that it took away, that sends lists of a
+//! message's pieces, or gives more of anything than anybody needs.
 
 use insane::{Event, Qos, Session, Sink, SinkOptions};
 use insane_shm::link::{DeliveryBlock, Descriptor, FLAG_SCATTERED, Producer, ReturnBlock};
@@ -7,6 +7,7 @@ use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::scatter::{Place, bytes_for, write};
 use insane_shm::segment::{Geometry, Segment};
+use insane_shm::slab::MAX_OF_PEER;
 use insane_tests_host::{Host, Watchdog, reconcile_cells};
 use insane_tests_hostile::{Raw, next, say};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
@@ -19,7 +20,7 @@ const SAID: &[u8] = b"what a slot holds that is about to be taken away";
 
 /// A raw source with one segment of four slots that its sink has mapped, and a flow to the sink.
 struct Liar {
-    _raw: Raw,
+    raw: Raw,
     socket: OwnedFd,
     segment: Segment,
     producer: Producer,
@@ -50,7 +51,7 @@ impl Liar {
         let returns = Arc::new(map_peer(fds[0].as_fd(), 0, u64::MAX).unwrap());
         let producer = Producer::new(own, ReturnBlock::open(returns, entries).unwrap());
         let segment = Segment::create(Geometry::checked(4096, 4).unwrap(), false).unwrap();
-        let mut this = Self { _raw: raw, socket, segment, producer };
+        let mut this = Self { raw, socket, segment, producer };
         this.add();
         let open = peer::FlowOpen { source: 0, epoch, sink, channel: 0, strict: false };
         say(&this.socket, 1, Body::FlowOpen(open), &[]).unwrap();
@@ -199,4 +200,40 @@ fn a_session_that_sends_a_list_of_pieces_breaks_its_link() {
             others_go_on_and_reconcile(&host, &channel, (&session, &sink));
         }
     }
+}
+
+#[test]
+fn a_second_link_for_a_stream_ends_both() {
+    let _watchdog = Watchdog::start("second link", LIMIT);
+    let host = Host::start();
+    let (session, sink) = sink(&host, "second");
+    let liar = Liar::join(&host, "second");
+    let (stream, entries) = (liar.raw.stream().to_owned(), liar.raw.entries);
+    let memory = SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap();
+    let offer = peer::LinkOffer { stream, entries, reliable: false, layout: LAYOUT };
+    say(&liar.socket, 2, Body::LinkOffer(offer), &[memory.fd()]).unwrap();
+    let text = broken(&session);
+    assert!(text.contains("second"), "{text}");
+    others_go_on_and_reconcile(&host, "second", (&session, &sink));
+}
+
+/// A page of memory under as many numbers as there are: a process that maps it each time has no mappings left for itself.
+#[test]
+fn who_gives_segments_without_end_is_stopped_long_before_the_kernel_stops_its_peer() {
+    let _watchdog = Watchdog::start("segments", 2 * LIMIT);
+    let host = Host::start();
+    let (session, sink) = sink(&host, "segments");
+    let liar = Liar::join(&host, "segments");
+    let page = Segment::create(Geometry::checked(4096, 1).unwrap(), false).unwrap();
+    // It has one already.
+    for segment in 1..=MAX_OF_PEER as u32 {
+        let add = peer::SegmentAdd { segment, stride: 4096, slots: 1, headroom: 0, bytes: page.bytes() };
+        say(&liar.socket, 1, Body::SegmentAdd(add), &[page.fd()]).unwrap();
+        if segment < MAX_OF_PEER as u32 {
+            answer(&liar.socket, |b| matches!(b, Body::SegmentAck(_)));
+        }
+    }
+    let text = broken(&session);
+    assert!(text.contains("one more segment"), "{text}");
+    others_go_on_and_reconcile(&host, "segments", (&session, &sink));
 }

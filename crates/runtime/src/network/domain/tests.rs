@@ -241,6 +241,39 @@ fn who_closes_a_sink_of_another_session_ends_nothing() {
 }
 
 #[test]
+fn who_gives_the_network_segments_without_end_is_refused() {
+    let offer = |rig: &mut Rig, link| {
+        let entries = rig.player.entries;
+        let memory = SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap();
+        let memory = Arc::new(memory);
+        DeliveryBlock::create(memory.clone(), entries).unwrap();
+        let body = peer::LinkOffer { stream: "stream".into(), entries, reliable: false, layout: LAYOUT };
+        rig.player.say(link, Body::LinkOffer(body), &[memory.fd()]);
+        rig.domain.read_pair(0)
+    };
+    // A page of memory, under as many numbers as there are.
+    let page = insane_shm::segment::Segment::create(Geometry::checked(4096, 1).unwrap(), false).unwrap();
+    let add = |rig: &mut Rig, segment| {
+        let body = peer::SegmentAdd { segment, stride: 4096, slots: 1, headroom: 0, bytes: page.bytes() };
+        rig.player.say(LINK, Body::SegmentAdd(body), &[page.fd()]);
+        rig.player.read();
+        rig.domain.read_pair(0)
+    };
+    let mut rig = Rig::new();
+    offer(&mut rig, LINK).unwrap();
+    (0..MAX_OF_PEER as u32).for_each(|segment| add(&mut rig, segment).unwrap());
+    // What was taken away does not count.
+    rig.player.say(LINK, Body::SegmentRemove(peer::SegmentRef { segment: 7 }), &[]);
+    add(&mut rig, 7).unwrap();
+    let text = add(&mut rig, MAX_OF_PEER as u32).unwrap_err();
+    assert!(text.contains("one more segment"), "{text}");
+    let mut rig = Rig::new();
+    offer(&mut rig, LINK).unwrap();
+    let text = offer(&mut rig, LINK + 1).unwrap_err();
+    assert!(text.contains("second"), "{text}");
+}
+
+#[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     let mut rig = Rig::new();
     let source = rig.two_sinks();
