@@ -8,7 +8,9 @@
  * -INSANE_INVALID_ARGUMENT. Nothing here ever unwinds into C.
  *
  * Threads: every call may be made from any thread. A handle must not be closed while another thread is in a call with it.
- * Forks: in a forked child every call on a handle of its parent gives -INSANE_FORKED.
+ * Forks: in a forked child every call on a handle of its parent gives -INSANE_FORKED, and so do calls on buffers of its
+ * parent, whose memory it does not have. Giving a buffer back and closing a handle give 0: they free what the child has of
+ * it, and the parent keeps its own.
  */
 #ifndef INSANE_H
 #define INSANE_H
@@ -98,7 +100,8 @@ typedef void (*insane_data_cb)(const void *data, size_t length, uint64_t sequenc
 
 /* The library's version, such as "0.1.0". Never NULL. */
 const char *insane_version(void);
-/* The name, the meaning and the remedy of a code, positive or negative; "Unknown" for others. Never NULL. */
+/* The name, the meaning and the remedy of a code, positive or negative; "Unknown" for others. Never NULL, and valid as
+ * long as the process lives. */
 const char *insane_error_name(int code);
 const char *insane_error_text(int code);
 const char *insane_error_hint(int code);

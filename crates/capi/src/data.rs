@@ -1,7 +1,7 @@
 //! Buffers: borrowed, emitted, consumed, released.
 
 use crate::handles::{DataCallback, SinkHandle};
-use crate::{call, get, invalid, timeout};
+use crate::{call, get, invalid, own, timeout};
 use client::{Code, Error, RawBuffer, RawMessage, Source, Token};
 use std::ffi::{c_int, c_long, c_void};
 use std::mem::MaybeUninit;
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn insane_pieces(
 ) -> c_long {
     call(|| {
         // SAFETY: the header's contract.
-        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let sink = unsafe { own(sink, "sink is NULL") }?;
         // SAFETY: the header's contract.
         let message = unsafe { buffer(from) }?.message(sink)?;
         if to.is_null() && count > 0 {
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn insane_pieces(
 pub unsafe extern "C" fn insane_contiguous(sink: *const SinkHandle, from: *mut Buffer) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let sink = unsafe { own(sink, "sink is NULL") }?;
         // SAFETY: the header's contract.
         let from = unsafe { buffer(from) }?;
         from.data = from.message(sink)?.as_ptr().cast_mut().cast();
@@ -297,7 +297,7 @@ pub struct Copies {
 pub unsafe extern "C" fn insane_check_copies(sink: *const SinkHandle, to: *mut Copies) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let sink = unsafe { get(sink, "sink is NULL") }?;
+        let sink = unsafe { own(sink, "sink is NULL") }?;
         if to.is_null() {
             return Err(invalid("copies is NULL"));
         }

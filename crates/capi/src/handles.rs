@@ -1,6 +1,6 @@
 //! Sessions, streams, sources and sinks as handles.
 
-use crate::{call, close, get, invalid, put, text};
+use crate::{call, close, get, invalid, own, put, text};
 use client::{Channel, Error, Qos, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::time::Duration;
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn insane_close_stream(stream: *mut Stream) -> c_int {
 pub unsafe extern "C" fn insane_effective_qos(stream: *const Stream, to: *mut c_char, size: usize) -> c_long {
     call(|| {
         // SAFETY: the header's contract.
-        let stream = unsafe { get(stream, "stream is NULL") }?;
+        let stream = unsafe { own(stream, "stream is NULL") }?;
         let lines: Vec<String> = stream
             .effective_qos()
             .iter()
@@ -156,7 +156,7 @@ unsafe fn write_text(all: &str, to: *mut c_char, size: usize) -> Result<c_long, 
 pub unsafe extern "C" fn insane_next_event(session: *const Session, to: *mut c_char, size: usize) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let session = unsafe { get(session, "session is NULL") }?;
+        let session = unsafe { own(session, "session is NULL") }?;
         if size > 0 && to.is_null() {
             return Err(invalid("text is NULL"));
         }
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn insane_close_source(source: *mut Source) -> c_int {
 pub unsafe extern "C" fn insane_wait_sinks(source: *const Source, count: usize, timeout_ms: u64) -> c_long {
     call(|| {
         // SAFETY: the header's contract.
-        let source = unsafe { get(source, "source is NULL") }?;
+        let source = unsafe { own(source, "source is NULL") }?;
         let found = source.wait_for_sinks(count, Duration::from_millis(timeout_ms));
         Ok(c_long::try_from(found).unwrap_or(c_long::MAX))
     })

@@ -10,6 +10,7 @@ mod waitset;
 use client::{Code, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::OnceLock;
 
 thread_local!(static LAST: RefCell<CString> = RefCell::new(CString::default()));
 
@@ -51,14 +52,23 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, E
     text.to_str().map(Some).map_err(|_| Error::new(Code::InvalidName, format!("{what} is not UTF-8")))
 }
 
+/// What a handle points to: its value comes first.
+#[repr(C)]
+struct Made<T> {
+    value: T,
+    /// In which process it was made.
+    forks: u32,
+}
+
 /// # Safety
 /// `place` is NULL or may be written.
 unsafe fn put<T>(place: *mut *mut T, value: T) -> Result<c_int, Error> {
     if place.is_null() {
         return Err(invalid("the place for the handle is NULL"));
     }
+    let made = Box::new(Made { value, forks: client::forks() });
     // SAFETY: the caller's promise.
-    unsafe { place.write(Box::into_raw(Box::new(value))) };
+    unsafe { place.write(Box::into_raw(made).cast()) };
     Ok(0)
 }
 
@@ -69,20 +79,26 @@ unsafe fn get<'a, T>(handle: *const T, what: &str) -> Result<&'a T, Error> {
     unsafe { handle.as_ref() }.ok_or_else(|| invalid(what))
 }
 
+/// As [`get`], of this process: for calls that would not find out by themselves that they are in a forked child.
+///
+/// # Safety
+/// As [`get`].
+unsafe fn own<'a, T>(handle: *const T, what: &str) -> Result<&'a T, Error> {
+    // SAFETY: the caller's promise: it points to what `put` made.
+    let made = unsafe { handle.cast::<Made<T>>().as_ref() }.ok_or_else(|| invalid(what))?;
+    if made.forks == client::forks() { Ok(&made.value) } else { Err(Code::Forked.into()) }
+}
+
 /// # Safety
 /// `handle` is NULL or came from [`put`] and was not closed; it is not used again.
 unsafe fn close<T>(handle: *mut T) -> c_int {
     call(|| {
         if !handle.is_null() {
             // SAFETY: the caller's promise.
-            drop(unsafe { Box::from_raw(handle) });
+            drop(unsafe { Box::from_raw(handle.cast::<Made<T>>()) });
         }
         Ok(0)
     })
-}
-
-fn code(number: c_int) -> Option<Code> {
-    Code::from_number(number.unsigned_abs())
 }
 
 macro_rules! of_code {
@@ -90,12 +106,13 @@ macro_rules! of_code {
         /// See `insane.h`.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name(number: c_int) -> *const c_char {
-            thread_local!(static TEXT: RefCell<CString> = RefCell::new(CString::default()));
-            let text = code(number).map_or($other, |c| c.$method());
-            TEXT.with(|place| {
-                *place.borrow_mut() = CString::new(text).unwrap_or_default();
-                place.borrow().as_ptr()
-            })
+            // Made once: C may keep them.
+            static TEXTS: OnceLock<Vec<(Code, CString)>> = OnceLock::new();
+            let of = |code: &Code| (*code, CString::new(code.$method()).unwrap_or_default());
+            let texts = TEXTS.get_or_init(|| Code::ALL.iter().map(of).collect());
+            let code = Code::from_number(number.unsigned_abs());
+            let found = texts.iter().find(|(known, _)| Some(*known) == code);
+            found.map_or(concat!($other, "\0").as_ptr().cast(), |(_, text)| text.as_ptr())
         }
     };
 }

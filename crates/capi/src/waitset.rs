@@ -1,7 +1,7 @@
 //! Wait sets: one descriptor for many sinks.
 
 use crate::handles::SinkHandle;
-use crate::{call, close, get, invalid, put};
+use crate::{call, close, get, invalid, own, put};
 use client::{Error, WaitSet};
 use std::ffi::{c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd};
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn insane_waitset_add(set: *const SetHandle, sink: *const 
 pub unsafe extern "C" fn insane_waitset_remove(set: *const SetHandle, key: c_long) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let mut held = unsafe { get(set, "set is NULL") }?.lock();
+        let mut held = unsafe { own(set, "set is NULL") }?.lock();
         let key = usize::try_from(key).map_err(|_| invalid("key is negative"))?;
         held.0.remove(key);
         held.1.retain(|k| *k != key);
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn insane_waitset_remove(set: *const SetHandle, key: c_lon
 pub unsafe extern "C" fn insane_waitset_fd(set: *const SetHandle) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let set = unsafe { get(set, "set is NULL") }?;
+        let set = unsafe { own(set, "set is NULL") }?;
         Ok(set.lock().0.as_fd().as_raw_fd())
     })
 }

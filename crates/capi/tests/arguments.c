@@ -39,6 +39,9 @@ int main(void)
 
     CHECK(strcmp(insane_version(), "0.1.0") == 0);
     CHECK(strcmp(insane_error_name(-INSANE_TIMEOUT), "Timeout") == 0 && strlen(insane_error_hint(INSANE_TIMEOUT)) > 0);
+    const char *name = insane_error_name(INSANE_TIMEOUT), *hint = insane_error_hint(INSANE_TIMEOUT);
+    for (int code = 0; code < 300; code++) CHECK(insane_error_name(code) && insane_error_text(-code) && insane_error_hint(code));
+    CHECK(strcmp(name, "Timeout") == 0 && hint == insane_error_hint(-INSANE_TIMEOUT));
     CHECK(strcmp(insane_error_name(12345), "Unknown") == 0 && strlen(insane_error_text(0)) > 0);
 
     CHECK(insane_init_session(NULL, NULL, NULL, &session) == bad);
@@ -193,17 +196,45 @@ int main(void)
         CHECK(insane_release_buffer(sink, &other) == 0);
     }
 
+    /* A child has none of its parent's memory and threads, and says so with every call. */
+    insane_buffer_t lent = { 0 };
+    CHECK(insane_create_waitset(&set) == 0 && insane_waitset_add(set, sink) >= 0);
+    CHECK(insane_get_buffer(source, 70000, 0, &buffer) == 0 && insane_emit_data(source, &buffer) > 0);
+    CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 70000);
+    CHECK(insane_get_buffer(source, 70000, 0, &lent) == 0 && insane_get_buffer(source, 70000, 0, &buffer) == 0);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        int ok = insane_get_buffer(source, 8, 0, &buffer) == -INSANE_FORKED
-                 && insane_consume_data(sink, INSANE_NONBLOCKING, 0, &other) == -INSANE_FORKED
-                 && insane_create_stream(session, NULL, NULL, &stream) == -INSANE_FORKED;
-        _exit(ok ? 0 : 1);
+        const int forked = -INSANE_FORKED;
+        insane_sink_t *none = NULL;
+        struct many many = { 0, 0 };
+        failed = 0;
+        CHECK(insane_create_stream(session, NULL, NULL, &stream) == forked && insane_next_event(session, NULL, 0) == forked);
+        CHECK(insane_effective_qos(stream, text, sizeof text) == forked);
+        CHECK(insane_create_source(stream, 7, &second) == forked && insane_create_sink(stream, 7, 0, NULL, NULL, &none) == forked);
+        CHECK(insane_wait_sinks(source, 1, 20) == forked && insane_flush(source) == forked);
+        CHECK(insane_check_emit_outcome(source, token, &outcome) == forked);
+        CHECK(insane_emit_data(source, &buffer) == forked && insane_get_buffer(source, 8, 0, &buffer) == forked);
+        CHECK(insane_discard_buffer(source, &lent) == 0);
+        CHECK(insane_pieces(sink, &other, piece, 2) == forked && insane_contiguous(sink, &other) == forked);
+        CHECK(insane_check_copies(sink, &copies) == forked && insane_release_buffer(sink, &other) == 0);
+        CHECK(insane_consume_data(sink, INSANE_NONBLOCKING, 0, &other) == forked && insane_data_available(sink, 0) == forked);
+        CHECK(insane_consume_each(sink, INSANE_NONBLOCKING, 0, 1, take_many, &many) == forked);
+        CHECK(insane_wait_any(both, 1, 0, 20) == forked);
+        CHECK(insane_waitset_add(set, sink) == forked && insane_waitset_remove(set, 0) == forked);
+        CHECK(insane_waitset_fd(set) == forked && insane_waitset_arm(set) == forked);
+        CHECK(insane_waitset_ready(set, &key, 1) == forked && insane_waitset_wait(set, &key, 1, 20) == forked);
+        CHECK(insane_close_waitset(set) == 0 && insane_close_sink(listener) == 0 && insane_close_sink(sink) == 0);
+        CHECK(insane_close_source(source) == 0 && insane_close_stream(stream) == 0 && insane_close_session(session) == 0);
+        fflush(stdout);
+        _exit(failed ? 1 : 0);
     }
     int status = 1;
     waitpid(child, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    /* The parent has it all. */
+    CHECK(insane_release_buffer(sink, &other) == 0 && insane_close_waitset(set) == 0);
+    CHECK(insane_discard_buffer(source, &lent) == 0 && insane_emit_data(source, &buffer) > 0);
 
     CHECK(insane_close_sink(listener) == 0 && insane_close_sink(sink) == 0 && insane_close_source(source) == 0);
     CHECK(insane_close_stream(stream) == 0 && insane_close_session(session) == 0);

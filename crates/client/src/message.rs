@@ -133,7 +133,7 @@ pub(crate) struct Extra {
 pub(crate) struct Scattered {
     /// Its length in bytes: the sum of theirs.
     pub(crate) length: u32,
-    pieces: Box<[(NonNull<u8>, u32)]>,
+    pub(crate) pieces: Box<[(NonNull<u8>, u32)]>,
     /// All of it in one place, once somebody has asked for that.
     whole: OnceLock<Box<[u8]>>,
     /// They stay mapped for as long as this is there (INV-SCATTER-2).

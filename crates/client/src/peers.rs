@@ -11,11 +11,11 @@ use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
 use crate::tx::{Tx, TxFlow, TxLink};
 use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
-use insane_shm::doorbell;
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::slab::{MAX_OF_PEER, MAX_OF_PEERS, MAX_SEGMENTS};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{Flow, PairClaim};
@@ -28,13 +28,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+mod bells;
 mod opening;
 mod parking;
 
+use bells::FIRST_BELL;
 use opening::{offer, open_waiting, send_segments};
-
-/// Event data of doorbells begin here.
-const FIRST_BELL: u64 = 1 << 32;
 
 /// A flow that is to be opened: the source's number and epoch, the sink, the channel, and whether the sink observes.
 type Wanted = (usize, Epoch, SinkId, u64, bool);
@@ -68,6 +67,8 @@ struct Incoming {
     stream: Arc<StreamShared>,
     at: usize,
     mapped: u64,
+    /// How many segments that is.
+    segments: usize,
 }
 
 #[derive(Debug)]
@@ -84,6 +85,8 @@ struct PairEnd {
     outgoing: HashMap<u32, Outgoing>,
     incoming: HashMap<u32, Incoming>,
     next_link: u32,
+    /// Since when it has closed a bell that it is to ring, and is there.
+    deaf: Option<Instant>,
     failed: Option<String>,
 }
 
@@ -92,7 +95,8 @@ struct PairEnd {
 pub(crate) struct Peers {
     shared: Arc<Shared>,
     pairs: Vec<Option<PairEnd>>,
-    bells: HashMap<u64, Arc<StreamShared>>,
+    epoll: Arc<OwnedFd>,
+    bells: HashMap<u64, bells::Bell>,
     next_bell: u64,
     unsent: bool,
     parked: Vec<parking::ParkedLink>,
@@ -125,10 +129,12 @@ fn refuse(text: impl Into<String>) -> Error {
 }
 
 impl Peers {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    /// What is listened to is put into the `epoll`.
+    pub(crate) fn new(shared: Arc<Shared>, epoll: Arc<OwnedFd>) -> Self {
         Self {
             shared,
             pairs: Vec::new(),
+            epoll,
             bells: HashMap::new(),
             next_bell: FIRST_BELL,
             unsent: false,
@@ -146,11 +152,11 @@ impl Peers {
 
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         let unsent = self.unsent.then(|| Instant::now() + Duration::from_millis(2));
-        [unsent, self.parked_at()].into_iter().flatten().min()
+        [unsent, self.parked_at(), self.deaf_at()].into_iter().flatten().min()
     }
 
     /// Takes a new pair from the runtime.
-    pub(crate) fn add(&mut self, pair: &insane_wire::control::Pair, fds: Vec<OwnedFd>, epoll: BorrowedFd<'_>) {
+    pub(crate) fn add(&mut self, pair: &insane_wire::control::Pair, fds: Vec<OwnedFd>) {
         let (Some(peer), Some(token), Some(fd)) =
             (SessionId::from_bytes(&pair.peer), PairToken::from_bytes(&pair.token), fds.into_iter().next())
         else {
@@ -165,7 +171,7 @@ impl Peers {
         if at == self.pairs.len() {
             self.pairs.push(None);
         }
-        if watch(epoll, fd.as_fd(), FIRST_PEER + at as u64).is_err() {
+        if watch(self.epoll.as_fd(), fd.as_fd(), FIRST_PEER + at as u64).is_err() {
             return;
         }
         self.pairs[at] = Some(PairEnd {
@@ -180,12 +186,13 @@ impl Peers {
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             next_link: 1,
+            deaf: None,
             failed: None,
         });
     }
 
     /// Something is to be read.
-    pub(crate) fn ready(&mut self, data: u64, epoll: BorrowedFd<'_>) {
+    pub(crate) fn ready(&mut self, data: u64) {
         if data >= FIRST_BELL {
             return self.rung(data);
         }
@@ -196,7 +203,7 @@ impl Peers {
                 Ok(Received::Message(bytes, fds)) => {
                     let result = decode::<ToPeer>(&bytes)
                         .map_err(|e| refuse(e.to_string()))
-                        .and_then(|m| self.take(at, m.link, m.body, fds, epoll));
+                        .and_then(|m| self.take(at, m.link, m.body, fds));
                     if let (Err(e), Some(pair)) = (result, self.pairs[at].as_mut()) {
                         pair.failed = Some(e.to_string());
                         return;
@@ -213,8 +220,9 @@ impl Peers {
     }
 
     /// Sends what waits, and ends pairs that failed.
-    pub(crate) fn tidy(&mut self, _epoll: BorrowedFd<'_>) {
+    pub(crate) fn tidy(&mut self) {
         self.tend_parked();
+        self.tend_deaf();
         self.unsent = false;
         for at in 0..self.pairs.len() {
             let Some(pair) = self.pairs[at].as_mut() else { continue };
@@ -228,6 +236,7 @@ impl Peers {
 
     /// Ends pairs on whose links the peer lied.
     pub(crate) fn close_broken(&mut self) {
+        self.note_deaf();
         for at in 0..self.pairs.len() {
             let Some(pair) = self.pairs[at].as_mut() else { continue };
             let out =
@@ -265,6 +274,7 @@ impl Peers {
             }
         }
         for incoming in pair.incoming.into_values() {
+            self.take_bells_down(&incoming);
             let mut rx = incoming.stream.rx.visit();
             rx.remember_cursors(incoming.at);
             rx.bereave(incoming.at);
@@ -341,23 +351,11 @@ impl Peers {
         open_waiting(pair, link, parked.as_deref());
     }
 
-    fn take(
-        &mut self,
-        at: usize,
-        link: u32,
-        body: Option<Body>,
-        fds: Vec<OwnedFd>,
-        epoll: BorrowedFd<'_>,
-    ) -> Result<()> {
+    fn take(&mut self, at: usize, link: u32, body: Option<Body>, fds: Vec<OwnedFd>) -> Result<()> {
         match body {
-            Some(Body::LinkOffer(offer)) => self.offered(at, link, &offer, fds, epoll),
+            Some(Body::LinkOffer(offer)) => self.offered(at, link, &offer, &fds),
             Some(Body::LinkAccept(accept)) => self.accepted(at, link, &accept, fds),
-            Some(Body::LinkRefuse(_)) => {
-                if let Some(pair) = self.pairs[at].as_mut() {
-                    pair.outgoing.remove(&link);
-                }
-                Ok(())
-            }
+            Some(Body::LinkRefuse(_)) => self.refused(at, link),
             Some(Body::SegmentAdd(segment)) => self.segment_added(at, link, &segment, fds),
             Some(Body::SegmentAck(segment)) => self.segment_acked(at, link, segment.segment),
             Some(Body::FlowOpen(flow)) => self.flow_open(at, link, &flow),
@@ -385,14 +383,7 @@ impl Peers {
             .ok_or_else(|| refuse(format!("link {link} is none of ours")))
     }
 
-    fn offered(
-        &mut self,
-        at: usize,
-        link: u32,
-        offer: &peer::LinkOffer,
-        fds: Vec<OwnedFd>,
-        _epoll: BorrowedFd<'_>,
-    ) -> Result<()> {
+    fn offered(&mut self, at: usize, link: u32, offer: &peer::LinkOffer, fds: &[OwnedFd]) -> Result<()> {
         let limits = self.shared.limits();
         let stream = lock(&self.shared.streams).iter().find(|s| s.name == offer.stream).cloned();
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
@@ -404,6 +395,9 @@ impl Peers {
         let known = pair.incoming.contains_key(&link) || pair.incoming.len() >= limits.streams.max(1) as usize;
         if known || offer.layout != LAYOUT || offer.entries > limits.link_entries.max(1) {
             return Err(refuse(format!("link {link} cannot be offered so")));
+        }
+        if pair.incoming.values().any(|i| Arc::ptr_eq(&i.stream, &stream)) {
+            return Err(refuse(format!("link {link} is a second one for stream `{}`", stream.name)));
         }
         let fd = fds.first().ok_or_else(|| refuse("a link without memory"))?;
         let needs = DeliveryBlock::bytes(offer.entries)? as u64;
@@ -423,7 +417,17 @@ impl Peers {
         let accept =
             peer::LinkAccept { counter_bytes: insane_shm::memory::Backing::len(&*self.shared.counter_memory) as u64 };
         pair.send(link, Body::LinkAccept(accept), &[memory.fd(), self.shared.counter_memory.fd()]);
-        pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0 });
+        pair.incoming.insert(link, Incoming { stream, at: place, mapped: 0, segments: 0 });
+        Ok(())
+    }
+
+    /// The peer does not take a link. One that it has accepted it cannot refuse: what that holds ends with the pair.
+    fn refused(&mut self, at: usize, link: u32) -> Result<()> {
+        let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        if pair.outgoing.get(&link).is_none_or(|o| o.offered.is_none()) {
+            return Err(refuse(format!("link {link} was refused and is not on offer")));
+        }
+        pair.outgoing.remove(&link);
         Ok(())
     }
 
@@ -476,8 +480,14 @@ impl Peers {
     fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: Vec<OwnedFd>) -> Result<()> {
         let quota = self.shared.limits().memory_bytes;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
+        let of_pair: usize = pair.incoming.values().map(|i| i.segments).sum();
+        let all = self.shared.maps.load(Ordering::Relaxed);
+        // The network has each of its segments on every link.
+        if !pair.network && (of_pair >= MAX_OF_PEER || all >= MAX_OF_PEERS) {
+            return Err(refuse(format!("one more segment than its {of_pair}, of {all} in all")));
+        }
         let incoming = pair.incoming.get_mut(&link).ok_or_else(|| refuse("a segment of an unknown link"))?;
-        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < insane_shm::slab::MAX_SEGMENTS);
+        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < MAX_SEGMENTS);
         let number = number.ok_or_else(|| refuse(format!("segment number {}", add.segment)))?;
         if add.headroom != 0 {
             return Err(refuse("a segment with headroom"));
@@ -496,6 +506,8 @@ impl Peers {
                 return Err(refuse("a segment number that is in use"));
             }
             l.segments[slot] = Some(view);
+            l.maps.add();
+            incoming.segments += 1;
             l.consumer.add_segment(number, geometry.slots, geometry.stride);
         }
         drop(rx);
@@ -520,6 +532,8 @@ impl Peers {
             let mut rx = incoming.stream.rx.visit();
             let Some(l) = rx.links[incoming.at].as_mut() else { return Ok(()) };
             l.consumer.remove_segment(number).map_err(|e| refuse(e.to_string()))?;
+            l.maps.remove();
+            incoming.segments -= 1;
             l.segments.get_mut(usize::from(number)).and_then(Option::take)
         };
         // Unmapped here, without the lock: that takes time.
@@ -653,11 +667,15 @@ impl Peers {
         outgoing.late.retain(|f| (f.source, &f.sink) != (flow.source, &flow.sink));
         outgoing.waiting.retain(|w| (w.0, w.2) != key);
         outgoing.waiting.extend(back);
-        let stream = outgoing.stream.clone();
+        let (stream, on) = (outgoing.stream.clone(), outgoing.at);
+        // What has no runtime yet ends by the word of the next, whose link is to take it over.
+        let is_network = self.pairs[at].as_ref().is_some_and(|p| p.network);
+        let parked = self.parked_place(&stream).filter(|_| is_network);
         let (cell, position) = {
-            let mut tx = outgoing.stream.tx.visit();
-            let cell = tx.end_flow(flow.source as usize, sink, false);
-            (cell, tx.links[outgoing.at].as_ref().map_or(0, |l| l.producer.position()))
+            let mut tx = stream.tx.visit();
+            let mut places = [Some(on), parked].into_iter().flatten();
+            let cell = places.find_map(|on| tx.end_flow(on, flow.source as usize, sink, false));
+            (cell, tx.links[on].as_ref().map_or(0, |l| l.producer.position()))
         };
         if let Some(cell) = cell {
             self.shared.cells().end(cell.index());
@@ -782,7 +800,7 @@ impl Peers {
         for sink in sinks {
             let (cell, position) = {
                 let mut tx = stream.tx.visit();
-                let cell = tx.end_flow(index, *sink, false);
+                let cell = tx.end_flow(at, index, *sink, false);
                 (cell, tx.links[at].as_ref().map_or(0, |l| l.producer.position()))
             };
             if let Some(cell) = cell {
@@ -798,51 +816,5 @@ impl Peers {
                 }
             }
         }
-    }
-
-    /// Gives every link of a stream a doorbell: a waiter sleeps in an event loop. With an `epoll` it is this thread that
-    /// listens and calls wakers.
-    pub(crate) fn ensure_bells(&mut self, stream: &Arc<StreamShared>, epoll: Option<BorrowedFd<'_>>) {
-        for pair in self.pairs.iter_mut().flatten() {
-            let links: Vec<(u32, usize)> =
-                pair.incoming.iter().filter(|(_, i)| Arc::ptr_eq(&i.stream, stream)).map(|(l, i)| (*l, i.at)).collect();
-            for (link, at) in links {
-                let mut theirs = None;
-                let mut rx = stream.rx.visit();
-                let Some(l) = rx.links[at].as_mut() else { continue };
-                if l.bell.is_none() {
-                    let Ok((mine, other)) = doorbell::pair() else { continue };
-                    (l.bell, theirs) = (Some(mine), Some(other));
-                }
-                if let (Some(epoll), Some(bell), false) = (epoll, &l.bell, l.watched) {
-                    let data = self.next_bell;
-                    self.next_bell += 1;
-                    if watch(epoll, bell.as_fd(), data).is_ok() {
-                        l.watched = true;
-                        self.bells.insert(data, stream.clone());
-                    }
-                }
-                drop(rx);
-                if let Some(theirs) = theirs {
-                    pair.send(link, Body::Doorbell(peer::Empty {}), &[theirs.as_fd()]);
-                }
-            }
-        }
-    }
-
-    fn rung(&mut self, data: u64) {
-        let Some(stream) = self.bells.get(&data) else { return };
-        let mut rx = stream.rx.visit();
-        for link in rx.links.iter_mut().flatten() {
-            if let Some(bell) = &link.bell {
-                doorbell::silence(bell.as_fd());
-            }
-        }
-        rx.disarm();
-        // Who armed the same links looks again.
-        rx.nudge();
-        let wakers: Vec<_> = rx.sinks.iter_mut().flatten().flat_map(|s| s.tasks.take()).collect();
-        drop(rx);
-        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 }

@@ -78,7 +78,7 @@ impl Tx {
         let mut cells = Vec::new();
         for (index, sink, observer) in self.flows_on(at) {
             if observer {
-                cells.extend(self.end_flow(index, sink, true));
+                cells.extend(self.end_flow(at, index, sink, true));
             }
         }
         if self.flows_on(at).is_empty() {

@@ -13,7 +13,7 @@ use insane_shm::link::{
 use insane_shm::pack::{MAX_MESSAGES, PackReader, Packed};
 use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -25,11 +25,13 @@ use std::task::Waker;
 pub(crate) const AHEAD: usize = 1024;
 
 mod made;
+mod maps;
 mod release;
 mod sleep;
 mod tasks;
 
 use made::{lies_in_a_pack, piece, raw};
+pub(crate) use maps::Maps;
 pub(crate) use sleep::Sleep;
 use sleep::WaitingSet;
 pub(crate) use tasks::Tasks;
@@ -67,6 +69,8 @@ pub(crate) struct Rx {
 pub(crate) struct RxLink {
     pub(crate) consumer: Consumer,
     pub(crate) segments: Vec<Option<SegmentView>>,
+    /// How many those are.
+    pub(crate) maps: Maps,
     pub(crate) flows: HashMap<u32, RxFlow>,
     /// A pack whose messages were not all taken.
     pub(crate) pack: Option<Unpacking>,
@@ -77,14 +81,18 @@ pub(crate) struct RxLink {
     /// The same on a link that keeps cursors, which has no other short cut.
     kept: Option<Kept>,
     pub(crate) reliable: bool,
-    /// Whether it is from the runtime on a reliable stream: then it is known how far its sinks are.
+    /// Whether it is from the runtime, for the sources of other hosts.
+    network: bool,
+    /// Whether it is that, on a reliable stream: then it is known how far its sinks are.
     keeps: bool,
     pub(crate) trusted: bool,
     pub(crate) peer_gone: bool,
     pub(crate) broken: Option<Broken>,
-    pub(crate) bell: Option<OwnedFd>,
+    pub(crate) bell: Option<Arc<OwnedFd>>,
     /// Whether the service thread listens to the bell.
     pub(crate) watched: bool,
+    /// Whoever is to ring the bell has closed it.
+    pub(crate) deaf: bool,
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
@@ -339,6 +347,18 @@ impl RxLink {
     /// Whether nothing new comes from it.
     pub(crate) fn is_over(&self) -> bool {
         self.peer_gone || self.broken.is_some()
+    }
+
+    /// Whether no bell rings for it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_over() || self.deaf
+    }
+
+    /// Takes the rings of its bell, or notes that it is the one that will not ring any more.
+    pub(crate) fn silence(&mut self, over: Option<&Arc<OwnedFd>>) {
+        let Some(bell) = &self.bell else { return };
+        self.deaf |= over.is_some_and(|over| Arc::ptr_eq(bell, over));
+        insane_shm::doorbell::silence(bell.as_fd());
     }
 
     /// The number by which the link is told from others that had its place.
@@ -625,7 +645,10 @@ impl Rx {
         }
         let mut scattered = None;
         if d.flags & FLAG_SCATTERED != 0 {
-            match Scattered::read(&link.segments, d) {
+            // Only the network has something that lies in several places, and only for those who asked for it.
+            let asked = |index: usize| self.sinks[index].as_ref().is_some_and(|sink| sink.copies.is_some());
+            let right = link.network && takers.iter().all(|(index, _)| asked(*index));
+            match right.then(|| Scattered::read(&link.segments, d)).flatten() {
                 Some(read) => scattered = Some(Arc::new(read)),
                 None => {
                     link.break_off(Broken::of(d), &mut self.packs);
@@ -702,18 +725,21 @@ impl Rx {
         let link = RxLink {
             consumer,
             segments: Vec::new(),
+            maps: Maps::new(session.clone()),
             flows: HashMap::new(),
             pack: None,
             opened: None,
             recent: None,
             kept: None,
             reliable,
+            network,
             keeps: reliable && network,
             trusted,
             peer_gone: false,
             broken: None,
             bell: None,
             watched: false,
+            deaf: false,
             generation: self.generation,
             out: 0,
             asleep: SmallVec::new(),
@@ -866,3 +892,6 @@ enum Polled {
     Others,
     Nothing,
 }
+
+#[cfg(test)]
+mod tests;

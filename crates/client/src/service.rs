@@ -43,7 +43,7 @@ enum Internal {
 #[derive(Debug)]
 pub(crate) struct Service {
     shared: Arc<Shared>,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     runtime: Option<Guarded>,
     /// Messages that the runtime's socket had no room for.
     unsent: VecDeque<Vec<u8>>,
@@ -96,9 +96,10 @@ impl Service {
     pub(crate) fn new(shared: Arc<Shared>, connection: OwnedFd) -> Result<(Self, u64)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|e| Error::new(Code::System, format!("epoll_create: {e}")))?;
+        let epoll = Arc::new(epoll);
         watch(epoll.as_fd(), shared.bell.as_fd(), BELL)?;
         let mut service = Self {
-            peers: Peers::new(shared.clone()),
+            peers: Peers::new(shared.clone(), epoll.clone()),
             shared,
             epoll,
             runtime: None,
@@ -148,7 +149,7 @@ impl Service {
         while !self.finished() {
             let timeout = self.timeout();
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => break,
             }
@@ -157,10 +158,10 @@ impl Service {
                 match data {
                     BELL => self.bell(),
                     RUNTIME => self.read_runtime(),
-                    data => self.peers.ready(data, self.epoll.as_fd()),
+                    data => self.peers.ready(data),
                 }
             }
-            self.peers.tidy(self.epoll.as_fd());
+            self.peers.tidy();
             // Only then is the runtime told of it.
             if self.ready {
                 for (stream, index, epoch) in self.peers.closable() {
@@ -246,9 +247,7 @@ impl Service {
                 }
                 Command::ShareSegment(stream) => self.peers.share_segments(&stream),
                 Command::GiveUp(stream, source, links) => self.peers.give_up(&stream, source, &links),
-                Command::EnsureBells(stream, watched) => {
-                    self.peers.ensure_bells(&stream, watched.then(|| self.epoll.as_fd()));
-                }
+                Command::EnsureBells(stream, watched) => self.peers.ensure_bells(&stream, watched),
                 Command::Shutdown => self.begin_shutdown(),
             }
         }
@@ -378,7 +377,7 @@ impl Service {
             return self.answer(request, body);
         }
         match body {
-            to_client::Body::Pair(pair) => self.peers.add(&pair, fds, self.epoll.as_fd()),
+            to_client::Body::Pair(pair) => self.peers.add(&pair, fds),
             to_client::Body::FlowAdded(flow) if flow.producer => self.peers.flow_added(&flow),
             to_client::Body::QosChanged(changed) => self.qos_changed(changed),
             // The consumer's side of a flow is opened by its producer; ends of flows travel between the peers.

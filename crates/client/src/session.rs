@@ -13,7 +13,7 @@ use insane_wire::qos::{EffectiveQos, Qos};
 use rustix::event::EventfdFlags;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -171,6 +171,8 @@ pub(crate) struct Shared {
     /// Sleeps are to end, and the service thread sees to it.
     pub(crate) rousing: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// Segments of peers that are mapped.
+    pub(crate) maps: AtomicUsize,
     forks: u32,
 }
 
@@ -211,6 +213,7 @@ impl Shared {
             events: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
             rousing: AtomicBool::new(false),
+            maps: AtomicUsize::new(0),
             forks: fork::count(),
         }
     }
@@ -345,7 +348,7 @@ impl Shared {
     }
 
     pub(crate) fn ensure_bells(&self, stream: &Arc<StreamShared>, watched: bool) {
-        let has = |l: &crate::rx::RxLink| l.is_over() || l.bell.is_some() && (l.watched || !watched);
+        let has = |l: &crate::rx::RxLink| l.is_silent() || l.bell.is_some() && (l.watched || !watched);
         let all = |s: &StreamShared| s.rx.visit().links.iter().flatten().all(has);
         if !all(stream) {
             self.command(Command::EnsureBells(stream.clone(), watched));
@@ -446,6 +449,12 @@ impl Session {
     #[must_use]
     pub fn domain(&self) -> String {
         self.shared.domain()
+    }
+
+    /// How often its own thread has looked after it: for tests.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        *lock(&self.shared.version)
     }
 
     /// Opens the stream of this QoS that has no other name. Applications that ask for the same QoS share it.

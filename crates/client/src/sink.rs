@@ -548,9 +548,11 @@ impl Callback {
 impl Drop for Callback {
     fn drop(&mut self) {
         self.sink.close();
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        if self.sink.check().is_err() {
+            // A forked child does not have the thread.
+            std::mem::forget(thread);
+        } else if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
     }

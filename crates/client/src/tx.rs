@@ -720,18 +720,16 @@ impl Tx {
         self.emit(index, emit)
     }
 
-    /// Ends one flow: nothing emitted from now on is for it. What is still on its way stays pending until the sink has
-    /// counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
-    pub(crate) fn end_flow(&mut self, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
+    /// Ends one flow on a link: nothing emitted from now on is for it. What is still on its way stays pending until the sink
+    /// has counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
+    pub(crate) fn end_flow(&mut self, at: usize, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
+        let source = self.sources.get(index)?.as_ref()?;
+        // Who is at the other end of a link has no say in the flows of others.
+        let r = source.routes.iter().position(|r| r.link == at)?;
+        let f = source.routes[r].flows.iter().position(|f| f.sink == sink)?;
         self.close_pack(index, false);
         let source = self.sources.get_mut(index)?.as_mut()?;
-        let (r, f) = source
-            .routes
-            .iter()
-            .enumerate()
-            .find_map(|(r, route)| route.flows.iter().position(|f| f.sink == sink).map(|f| (r, f)))?;
         let flow = source.routes[r].flows.remove(f);
-        let at = source.routes[r].link;
         let link = self.links[at].as_mut();
         let closing = Closing {
             source: index,
@@ -769,7 +767,7 @@ impl Tx {
         for index in 0..self.sources.len() {
             let sinks: Vec<SinkId> =
                 self.routes(index).filter(|r| r.link == at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect();
-            cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(index, sink, true)));
+            cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(at, index, sink, true)));
         }
         self.end_closing(at);
         if let Some(mut link) = self.links[at].take() {

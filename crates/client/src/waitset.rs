@@ -282,14 +282,31 @@ impl WaitSet {
 impl Watched {
     /// Takes what made the bells readable, and has the set, which is told by `nudge`, told of what others find for it.
     fn listen(&mut self, epoll: BorrowedFd<'_>, nudge: &Arc<OwnedFd>) -> Result<()> {
-        let rings = |(_, bell): &(_, OwnedFd)| insane_shm::doorbell::take_rings(bell.as_fd()).unwrap_or(0);
-        let rang = self.bells.iter().map(rings).sum::<usize>() > 0;
+        let mut rang = false;
+        for (place, bell) in &self.bells {
+            match insane_shm::doorbell::take_rings(bell.as_fd()) {
+                Some(rings) => rang |= rings > 0,
+                None => self.deafen(*place),
+            }
+        }
         self.stream.session.ensure_bells(&self.stream, false);
         let mut rx = self.stream.rx.lock();
         rx.set_sleeps(nudge, rang);
         let listens = follow(&mut self.bells, &rx, epoll);
         self.stream.unlock(rx);
         listens
+    }
+
+    /// A bell that nobody rings any more is readable for ever: [`follow`] takes it out.
+    fn deafen(&self, (at, generation): (usize, u32)) {
+        let mut rx = self.stream.rx.lock();
+        if let Some(link) = rx.links.get_mut(at).and_then(Option::as_mut).filter(|l| l.generation() == generation)
+            && !std::mem::replace(&mut link.deaf, true)
+        {
+            self.stream.unlock(rx);
+            // The service thread sees whether the peer is gone.
+            self.stream.session.ring();
+        }
     }
 }
 
@@ -299,7 +316,7 @@ fn follow(bells: &mut Vec<((usize, u32), OwnedFd)>, rx: &Rx, epoll: BorrowedFd<'
         rx.links.iter().enumerate().filter_map(|(at, l)| l.as_ref().map(|l| (at, l.generation(), l))).collect();
     // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
     bells.retain(|(place, bell)| {
-        let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_over());
+        let there = places.iter().any(|(at, generation, l)| (*at, *generation) == *place && !l.is_silent());
         if !there {
             let _ = epoll::delete(epoll, bell);
         }
@@ -307,7 +324,7 @@ fn follow(bells: &mut Vec<((usize, u32), OwnedFd)>, rx: &Rx, epoll: BorrowedFd<'
     });
     for (at, generation, link) in places {
         let known = bells.iter().any(|(place, _)| *place == (at, generation));
-        if let (Some(bell), false, false) = (&link.bell, known, link.is_over()) {
+        if let (Some(bell), false, false) = (&link.bell, known, link.is_silent()) {
             let bell = bell.try_clone().map_err(|e| Error::new(Code::System, format!("dup: {e}")))?;
             epoll::add(epoll, &bell, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
                 .map_err(system("epoll_ctl"))?;

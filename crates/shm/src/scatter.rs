@@ -10,17 +10,20 @@
 //!
 //! Invariants:
 //! - `INV-SCATTER-1` A reader copies the list once and reads the copy ([`read`]): as many pieces as it has room for, each of at
-//!   least a byte, together as long as the message. That they lie in what is mapped, the reader asks the segments themselves
+//!   least a byte, together as long as the message and no longer than [`MAX_BYTES`]. That they lie in what is mapped, the reader asks the segments themselves
 //!   ([`SegmentView::locate`]), piece by piece.
 //! - `INV-SCATTER-2` A reader keeps the mappings of the pieces' segments for as long as it has the message: the link counts
 //!   the list's segment only (`INV-LINK-6`).
 //! - `INV-SCATTER-3` The slots that a list names are a device's ([`crate::segment::Segment::lent`]), or the producer's own with a
 //!   hold, and nobody writes to them while the list's slot is out.
 
-use crate::segment::SegmentView;
+use crate::segment::{MAX_STRIDE, SegmentView};
 
 /// The most pieces of a message.
 pub const MAX_PIECES: usize = 4096;
+
+/// The most bytes of a message: as many as one slot may have. Pieces may name the same place, so what is mapped is no bound.
+pub const MAX_BYTES: u32 = MAX_STRIDE as u32;
 
 const WORD: usize = 8;
 
@@ -43,10 +46,16 @@ pub const fn bytes_for(pieces: usize) -> usize {
     WORD + pieces * 2 * WORD
 }
 
+/// The length of a message in such pieces. `None`: it is too long.
+fn sum(pieces: &[Place]) -> Option<u32> {
+    let sum = pieces.iter().try_fold(0u32, |sum, piece| sum.checked_add(piece.length))?;
+    (sum <= MAX_BYTES).then_some(sum)
+}
+
 /// Writes a list to the beginning of `to`; its length in bytes. `None`, and nothing written, if it does not fit, there are no pieces
 /// or too many, or they are too long together.
 pub fn write(pieces: &[Place], to: &mut [u8]) -> Option<usize> {
-    let total = pieces.iter().try_fold(0u32, |sum, piece| sum.checked_add(piece.length))?;
+    let total = sum(pieces)?;
     let count = u32::try_from(pieces.len()).ok().filter(|_| (1..=MAX_PIECES).contains(&pieces.len()))?;
     let len = bytes_for(pieces.len());
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -87,8 +96,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u32, Vec<Place>)> {
         Some(Place { segment: u16::try_from(segment).ok()?, slot, offset, length }).filter(|place| place.length > 0)
     };
     let places: Vec<Place> = pairs.iter().map(place).collect::<Option<_>>()?;
-    let sum = places.iter().try_fold(0u32, |sum, place| sum.checked_add(place.length))?;
-    (sum == total).then_some((total, places))
+    (sum(&places)? == total).then_some((total, places))
 }
 
 #[cfg(test)]
@@ -118,6 +126,7 @@ mod tests {
         assert_eq!(write(&[], &mut bytes), None);
         assert_eq!(write(&vec![one; MAX_PIECES + 1], &mut bytes), None);
         assert_eq!(write(&[Place { length: u32::MAX, ..one }, one], &mut bytes), None);
+        assert_eq!(write(&[Place { length: MAX_BYTES, ..one }, one], &mut bytes), None);
         assert_eq!(write(&[one, one], &mut bytes[..39]), None);
         assert!(bytes.iter().all(|byte| *byte == 0), "something was written");
         assert_eq!(write(&vec![one; MAX_PIECES], &mut bytes), Some(bytes_for(MAX_PIECES)));
@@ -143,5 +152,17 @@ mod tests {
         let wraps = [[2u32, 0], [0, 0], [0, u32::MAX], [0, 0], [0, 1]];
         let wraps: Vec<u8> = wraps.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(parse(&wraps), None);
+    }
+
+    #[test]
+    fn what_names_the_same_place_again_and_again_is_no_longer_than_a_message_may_be() {
+        let list = |count: u32, length: u32| {
+            let head = [count, count.wrapping_mul(length)];
+            let rest = (0..count).flat_map(|_| [0, 0, 0, length]);
+            head.into_iter().chain(rest).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(parse(&list(128, 1 << 20)).map(|(total, places)| (total, places.len())), Some((MAX_BYTES, 128)));
+        assert_eq!(parse(&list(129, 1 << 20)), None);
+        assert_eq!(parse(&list(4095, 1 << 20)), None, "4 GiB out of 1 MiB");
     }
 }

@@ -40,6 +40,13 @@ pub struct Taken {
 /// The most segments of one slab.
 pub const MAX_SEGMENTS: usize = 4096;
 
+/// The most segments of one peer that a process maps, over all links with it. An honest one has a few for each stream.
+pub const MAX_OF_PEER: usize = 2048;
+
+/// The most segments of peers that a session maps, and a runtime in a domain. The kernel lets a process have 65 530 mappings, and
+/// one that has them all cannot even start a thread.
+pub const MAX_OF_PEERS: usize = 16_384;
+
 const CLASSES: usize = 20;
 
 /// How many classes larger a slot may be than a message needs without more ado: 16 times its size. A larger one would spend a

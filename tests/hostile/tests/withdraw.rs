@@ -1,12 +1,13 @@
-//! A source that takes segments away which its sink still reads, or speaks of those that it took away, or that lists places of a
-//! message's pieces which are not there.
+//! A source that takes segments away which its sink still reads, or speaks of those that it took away, that sends lists of a
+//! message's pieces, or gives more of anything than anybody needs.
 
-use insane::{Event, Qos, Session, Sink};
+use insane::{Event, Qos, Session, Sink, SinkOptions};
 use insane_shm::link::{DeliveryBlock, Descriptor, FLAG_SCATTERED, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::scatter::{Place, bytes_for, write};
 use insane_shm::segment::{Geometry, Segment};
+use insane_shm::slab::MAX_OF_PEER;
 use insane_tests_host::{Host, Watchdog, reconcile_cells};
 use insane_tests_hostile::{Raw, next, say};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
@@ -19,7 +20,7 @@ const SAID: &[u8] = b"what a slot holds that is about to be taken away";
 
 /// A raw source with one segment of four slots that its sink has mapped, and a flow to the sink.
 struct Liar {
-    _raw: Raw,
+    raw: Raw,
     socket: OwnedFd,
     segment: Segment,
     producer: Producer,
@@ -50,7 +51,7 @@ impl Liar {
         let returns = Arc::new(map_peer(fds[0].as_fd(), 0, u64::MAX).unwrap());
         let producer = Producer::new(own, ReturnBlock::open(returns, entries).unwrap());
         let segment = Segment::create(Geometry::checked(4096, 4).unwrap(), false).unwrap();
-        let mut this = Self { _raw: raw, socket, segment, producer };
+        let mut this = Self { raw, socket, segment, producer };
         this.add();
         let open = peer::FlowOpen { source: 0, epoch, sink, channel: 0, strict: false };
         say(&this.socket, 1, Body::FlowOpen(open), &[]).unwrap();
@@ -173,52 +174,66 @@ fn what_was_taken_away_is_not_spoken_of() {
     }
 }
 
-/// Nobody but the network sends lists; a session that does is believed as little, and what it lists rightly can be read.
+/// Nobody but the network sends lists. A session that does is not believed, whatever the list says and whether or not the sink
+/// takes some: who has not asked for them reads a message in one piece.
 #[test]
-fn a_list_of_places_that_are_not_there_breaks_its_link() {
-    let _watchdog = Watchdog::start("lists", LIMIT);
+fn a_session_that_sends_a_list_of_pieces_breaks_its_link() {
+    let _watchdog = Watchdog::start("lists", 2 * LIMIT);
     let host = Host::start();
-    let place = |segment, slot, offset, length| Place { segment, slot, offset, length };
-    let good = list(&[place(0, 1, 5, 7), place(0, 2, 0, 4096)]);
-    let mut counted = good.clone();
-    counted[0] = 3;
-    let mut longer = good.clone();
-    longer[4] = longer[4].wrapping_add(1);
-    let lies = [
-        ("a slot", list(&[place(0, 1, 5, 7), place(0, 4, 0, 1)])),
-        ("an end", list(&[place(0, 3, 4090, 7)])),
-        ("a segment", list(&[place(1, 0, 0, 1)])),
-        ("no segment at all", list(&[place(u16::MAX, 0, 0, 1)])),
-        ("a count", counted),
-        ("a length", longer),
-        ("half a list", good[..24].to_vec()),
-        ("nothing", Vec::new()),
-    ];
-    for (n, (what, lie)) in lies.iter().enumerate() {
-        let channel = format!("lists{n}");
-        let (session, sink) = sink(&host, &channel);
-        let mut liar = Liar::join(&host, &channel);
-        for slot in 0..3 {
-            // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
-            unsafe { std::ptr::write_bytes(liar.segment.slot(slot).as_ptr(), slot as u8 + 1, 4096) };
+    let place = |slot, offset, length| Place { segment: 0, slot, offset, length };
+    let right = list(&[place(1, 5, 7), place(2, 0, 4096)]);
+    // Hardly anything is mapped, and it is said to be half a megabyte.
+    let overlapping = list(&[place(3, 0, 4096); 126]);
+    for (n, (what, list)) in [("right", &right), ("overlapping", &overlapping)].into_iter().enumerate() {
+        for scattered in [false, true] {
+            let channel = format!("lists{n}{scattered}");
+            let session = host.session("sink");
+            let stream = session.stream(Qos::default()).unwrap();
+            let options = SinkOptions { scattered, ..SinkOptions::default() };
+            let sink = stream.sink_with(&channel, options).unwrap();
+            let mut liar = Liar::join(&host, &channel);
+            liar.send_list(1, list);
+            let got = sink.consume_timeout(Duration::from_millis(50)).map(|m| m.len());
+            assert!(got.is_err(), "{what}, scattered {scattered}: {got:?}");
+            let text = broken(&session);
+            assert!(text.contains("not there"), "{what}: {text}");
+            others_go_on_and_reconcile(&host, &channel, (&session, &sink));
         }
-        liar.send_list(1, &good);
-        let held = sink.consume_timeout(LIMIT).unwrap();
-        let pieces: Vec<usize> = held.pieces().map(|piece| piece.len()).collect();
-        assert_eq!((held.len(), pieces), (4103, vec![7, 4096]));
-        let whole = [vec![2; 7], vec![3; 4096]].concat();
-        assert_eq!(held.to_vec(), whole);
-        // What the list says now is of no interest any more: it was copied. Its segment cannot be taken away.
-        // SAFETY: as above.
-        unsafe { std::ptr::write_bytes(liar.segment.slot(0).as_ptr(), 0xff, 4096) };
-        liar.send_list(2, lie);
-        let _ = sink.consume_timeout(Duration::from_millis(50));
-        let text = broken(&session);
-        assert!(text.contains("not there"), "{what}: {text}");
-        drop(liar);
-        assert_eq!(held.contiguous().len(), 4103, "{what}");
-        assert!(held.as_slice() == Some(&whole[..]) && held.pieces().len() == 2, "{what}");
-        drop(held);
-        others_go_on_and_reconcile(&host, &channel, (&session, &sink));
     }
+}
+
+#[test]
+fn a_second_link_for_a_stream_ends_both() {
+    let _watchdog = Watchdog::start("second link", LIMIT);
+    let host = Host::start();
+    let (session, sink) = sink(&host, "second");
+    let liar = Liar::join(&host, "second");
+    let (stream, entries) = (liar.raw.stream().to_owned(), liar.raw.entries);
+    let memory = SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap();
+    let offer = peer::LinkOffer { stream, entries, reliable: false, layout: LAYOUT };
+    say(&liar.socket, 2, Body::LinkOffer(offer), &[memory.fd()]).unwrap();
+    let text = broken(&session);
+    assert!(text.contains("second"), "{text}");
+    others_go_on_and_reconcile(&host, "second", (&session, &sink));
+}
+
+/// A page of memory under as many numbers as there are: a process that maps it each time has no mappings left for itself.
+#[test]
+fn who_gives_segments_without_end_is_stopped_long_before_the_kernel_stops_its_peer() {
+    let _watchdog = Watchdog::start("segments", 2 * LIMIT);
+    let host = Host::start();
+    let (session, sink) = sink(&host, "segments");
+    let liar = Liar::join(&host, "segments");
+    let page = Segment::create(Geometry::checked(4096, 1).unwrap(), false).unwrap();
+    // It has one already.
+    for segment in 1..=MAX_OF_PEER as u32 {
+        let add = peer::SegmentAdd { segment, stride: 4096, slots: 1, headroom: 0, bytes: page.bytes() };
+        say(&liar.socket, 1, Body::SegmentAdd(add), &[page.fd()]).unwrap();
+        if segment < MAX_OF_PEER as u32 {
+            answer(&liar.socket, |b| matches!(b, Body::SegmentAck(_)));
+        }
+    }
+    let text = broken(&session);
+    assert!(text.contains("one more segment"), "{text}");
+    others_go_on_and_reconcile(&host, "segments", (&session, &sink));
 }

@@ -52,10 +52,15 @@ impl Peers {
         self.runtime_lost = Some(Instant::now());
     }
 
+    /// The place of a stream's link that has no runtime.
+    pub(super) fn parked_place(&self, stream: &Arc<StreamShared>) -> Option<usize> {
+        self.parked.iter().find(|p| Arc::ptr_eq(&p.stream, stream)).map(|p| p.at)
+    }
+
     /// The sinks of sources, by the sources' places, that wait for a link of a stream; `None`: none do.
     pub(super) fn parked_flows(&self, stream: &Arc<StreamShared>) -> Option<Vec<(usize, SinkId)>> {
-        let parked = self.parked.iter().find(|p| Arc::ptr_eq(&p.stream, stream))?;
-        let flows = parked.stream.tx.visit().flows_on(parked.at);
+        let parked = self.parked_place(stream)?;
+        let flows = stream.tx.visit().flows_on(parked);
         Some(flows.into_iter().map(|(index, sink, _)| (index, sink)).collect())
     }
 
@@ -113,7 +118,7 @@ impl Peers {
                 continue;
             };
             // Sinks that are not back are gone, and no reason to give up those that are.
-            self.give_up_flows(&stream, &missing);
+            self.give_up_flows(&stream, at, &missing);
             self.parked[n].busy = true;
             let mut tx = stream.tx.visit();
             if tx.hand_on(at, to, &reopened) {
@@ -132,10 +137,10 @@ impl Peers {
     }
 
     /// Ends flows of a parked link: their sinks did not come back.
-    fn give_up_flows(&self, stream: &Arc<StreamShared>, flows: &[(usize, SinkId, bool)]) {
+    fn give_up_flows(&self, stream: &Arc<StreamShared>, at: usize, flows: &[(usize, SinkId, bool)]) {
         for (index, sink, _) in flows {
             self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
-            let cell = stream.tx.visit().end_flow(*index, *sink, true);
+            let cell = stream.tx.visit().end_flow(at, *index, *sink, true);
             if let Some(cell) = cell {
                 self.shared.cells().end(cell.index());
             }

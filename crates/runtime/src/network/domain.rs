@@ -17,7 +17,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
-use insane_shm::slab::Slab;
+use insane_shm::slab::{MAX_OF_PEER, MAX_OF_PEERS, MAX_SEGMENTS, Slab};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_wire::control::Flow;
 use insane_wire::frame::domain_id;
@@ -299,6 +299,10 @@ impl Domain {
         if known || offer.layout != LAYOUT || offer.entries > self.entries {
             return Err(format!("link {link} cannot be offered so"));
         }
+        let intakes = &self.intakes;
+        if pair.incoming.values().any(|i| intakes[*i].as_ref().is_some_and(|i| i.stream == offer.stream)) {
+            return Err(format!("link {link} is a second one for its stream"));
+        }
         let fd = fds.first().ok_or("a link without memory")?;
         let needs = DeliveryBlock::bytes(offer.entries).map_err(memory_error)? as u64;
         let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096)).map_err(memory_error)?);
@@ -315,6 +319,7 @@ impl Domain {
             consumer: Consumer::new(returns, delivery),
             segments: Vec::new(),
             mapped: 0,
+            maps: 0,
             sources: Keyed::with_hasher(Key::random()),
             gone: false,
             broken: None,
@@ -335,10 +340,18 @@ impl Domain {
 
     fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: &[OwnedFd]) -> Result<(), Refusal> {
         let intake = self.intake_of(at, link)?;
+        let (mut of_pair, mut all) = (0, 0);
+        for one in self.intakes.iter().flatten() {
+            all += one.maps;
+            of_pair += if one.pair == at && !one.gone { one.maps } else { 0 };
+        }
+        if of_pair >= MAX_OF_PEER || all >= MAX_OF_PEERS {
+            return Err(format!("one more segment than its {of_pair}, of {all} in all"));
+        }
         let (Some(pair), Some(intake)) = (self.pairs[at].as_mut(), self.intakes[intake].as_mut()) else {
             return Ok(());
         };
-        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < insane_shm::slab::MAX_SEGMENTS);
+        let number = u16::try_from(add.segment).ok().filter(|n| usize::from(*n) < MAX_SEGMENTS);
         let number = number.ok_or_else(|| format!("segment number {}", add.segment))?;
         if add.headroom != 0 {
             return Err("a segment with headroom".into());
@@ -356,6 +369,7 @@ impl Domain {
             return Err("a segment number that is in use".into());
         }
         intake.segments[slot] = Some(view);
+        intake.maps += 1;
         intake.consumer.add_segment(number, geometry.slots, geometry.stride);
         pair.send(link, Body::SegmentAck(peer::SegmentRef { segment: add.segment }), &[]);
         Ok(())
@@ -368,6 +382,7 @@ impl Domain {
         let number = u16::try_from(segment).map_err(|_| format!("segment number {segment}"))?;
         intake.consumer.remove_segment(number).map_err(|e| e.to_string())?;
         let view = intake.segments.get_mut(usize::from(number)).and_then(Option::take);
+        intake.maps -= usize::from(view.is_some());
         intake.mapped -= view.map_or(0, |v| v.bytes());
         Ok(())
     }

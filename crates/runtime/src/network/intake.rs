@@ -18,6 +18,8 @@ pub(crate) struct Intake {
     pub(crate) consumer: Consumer,
     pub(crate) segments: Vec<Option<SegmentView>>,
     pub(crate) mapped: u64,
+    /// How many segments those are.
+    pub(crate) maps: usize,
     pub(crate) sources: Keyed<u32, Source>,
     /// The session is gone: what is on the ring still goes.
     pub(crate) gone: bool,

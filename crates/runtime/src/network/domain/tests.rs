@@ -279,6 +279,75 @@ fn what_was_put_together_before_a_sink_joined_is_not_for_it() {
 }
 
 #[test]
+fn who_closes_a_sink_of_another_session_ends_nothing() {
+    let mut rig = Rig::new();
+    let source = rig.two_sinks();
+    let (ours, socket) = insane_shm::socket::pair().unwrap();
+    let (thief, its) = (SessionId(12), SinkId(13));
+    let pair = insane_wire::control::Pair { peer: thief.to_bytes(), ..Default::default() };
+    let at = rig.domain.add_pair(&pair, ours).unwrap();
+    let mut player = Player::new(socket, Config::default().quota.link_entries);
+    let (epoch, sink, peer) = (EPOCH.to_bytes(), its.to_bytes(), thief.to_bytes());
+    rig.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
+    let talk = |rig: &mut Rig, player: &mut Player| {
+        player.read();
+        rig.domain.read_pair(at).unwrap();
+    };
+    talk(&mut rig, &mut player);
+    player.accept();
+    (0..3).for_each(|_| talk(&mut rig, &mut player));
+    let open = |rig: &Rig| {
+        let taps = rig.domain.remotes[source].as_ref().unwrap().taps.iter();
+        taps.filter(|t| t.state == TapState::Open).map(|t| t.sink).collect::<Vec<_>>()
+    };
+    assert_eq!(open(&rig), [SINK, OTHER, its]);
+    let number = rig.domain.remotes[source].as_ref().unwrap().number;
+    for sink in [SINK, OTHER] {
+        let close = peer::FlowRef { source: number, sink: sink.to_bytes() };
+        player.say(LINK, Body::FlowClose(close), &[]);
+    }
+    rig.domain.read_pair(at).unwrap();
+    assert_eq!(open(&rig), [SINK, OTHER, its]);
+    // Its own it may close.
+    player.close();
+    rig.domain.read_pair(at).unwrap();
+    assert_eq!(open(&rig), [SINK, OTHER]);
+}
+
+#[test]
+fn who_gives_the_network_segments_without_end_is_refused() {
+    let offer = |rig: &mut Rig, link| {
+        let entries = rig.player.entries;
+        let memory = SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap();
+        let memory = Arc::new(memory);
+        DeliveryBlock::create(memory.clone(), entries).unwrap();
+        let body = peer::LinkOffer { stream: "stream".into(), entries, reliable: false, layout: LAYOUT };
+        rig.player.say(link, Body::LinkOffer(body), &[memory.fd()]);
+        rig.domain.read_pair(0)
+    };
+    // A page of memory, under as many numbers as there are.
+    let page = insane_shm::segment::Segment::create(Geometry::checked(4096, 1).unwrap(), false).unwrap();
+    let add = |rig: &mut Rig, segment| {
+        let body = peer::SegmentAdd { segment, stride: 4096, slots: 1, headroom: 0, bytes: page.bytes() };
+        rig.player.say(LINK, Body::SegmentAdd(body), &[page.fd()]);
+        rig.player.read();
+        rig.domain.read_pair(0)
+    };
+    let mut rig = Rig::new();
+    offer(&mut rig, LINK).unwrap();
+    (0..MAX_OF_PEER as u32).for_each(|segment| add(&mut rig, segment).unwrap());
+    // What was taken away does not count.
+    rig.player.say(LINK, Body::SegmentRemove(peer::SegmentRef { segment: 7 }), &[]);
+    add(&mut rig, 7).unwrap();
+    let text = add(&mut rig, MAX_OF_PEER as u32).unwrap_err();
+    assert!(text.contains("one more segment"), "{text}");
+    let mut rig = Rig::new();
+    offer(&mut rig, LINK).unwrap();
+    let text = offer(&mut rig, LINK + 1).unwrap_err();
+    assert!(text.contains("second"), "{text}");
+}
+
+#[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     let mut rig = Rig::new();
     let source = rig.two_sinks();
