@@ -445,7 +445,8 @@ impl Service {
                 for stream in streams {
                     let name =
                         if stream.name == stream.qos.unnamed_stream() { String::new() } else { stream.name.clone() };
-                    let body = control::OpenStream { name, qos: Some(stream.qos), strict: stream.strict };
+                    let strict = stream.strict.load(Ordering::Relaxed);
+                    let body = control::OpenStream { name, qos: Some(stream.qos), strict };
                     let id = self.shared.next_request();
                     self.internal.insert(id, Internal::Stream(stream));
                     self.send(id, to_runtime::Body::OpenStream(body));

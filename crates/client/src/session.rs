@@ -474,7 +474,7 @@ impl Session {
     }
 
     /// Opens a stream; an empty name stands for the one made of the QoS. Under `strict` a QoS that cannot be served is
-    /// refused rather than downgraded.
+    /// refused rather than downgraded: for all of the session's handles on the stream, from the first that asks for it on.
     ///
     /// # Errors
     /// [`Code::InvalidName`], [`Code::QosConflict`], [`Code::QosUnavailable`], [`Code::QuotaExceeded`],
@@ -490,13 +490,16 @@ impl Session {
             if shared.qos != qos {
                 return Err(Error::new(Code::QosConflict, format!("stream `{full}`")));
             }
-            return Ok(Stream { shared });
+            if !strict || shared.strict.load(Ordering::Relaxed) {
+                return Ok(Stream { shared });
+            }
         }
         let body = to_runtime::Body::OpenStream(control::OpenStream { name: name.to_owned(), qos: Some(qos), strict });
         match self.shared.ask(body)? {
             to_client::Body::StreamOpened(opened) => {
                 let mut streams = lock(&self.shared.streams);
                 if let Some(shared) = streams.iter().find(|s| s.name == opened.name).cloned() {
+                    shared.strict.fetch_or(strict, Ordering::Relaxed);
                     return Ok(Stream { shared });
                 }
                 let shared = Arc::new(StreamShared::new(self.shared.clone(), opened.name, qos, strict, opened.stream));

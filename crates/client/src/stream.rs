@@ -20,7 +20,7 @@ pub(crate) struct StreamShared {
     pub(crate) session: Arc<Shared>,
     pub(crate) name: String,
     pub(crate) qos: Qos,
-    pub(crate) strict: bool,
+    pub(crate) strict: AtomicBool,
     pub(crate) reliable: bool,
     /// The stream's number at the runtime; another one after the runtime's restart.
     pub(crate) number: AtomicU32,
@@ -177,7 +177,7 @@ impl StreamShared {
             session,
             name,
             qos,
-            strict,
+            strict: AtomicBool::new(strict),
             reliable: qos.reliability() == Reliability::Reliable,
             number: AtomicU32::new(number),
             open: AtomicBool::new(true),

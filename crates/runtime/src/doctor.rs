@@ -32,7 +32,7 @@ pub fn report(core: &Core, datapaths: &[Value]) -> Value {
     checks.push(check("descriptors", files >= needs, text, "raise LimitNOFILE in the unit, or lower quota.sessions"));
     let knob = rustix::fs::access("/dev/cpu_dma_latency", rustix::fs::Access::WRITE_OK).is_ok();
     let text = if knob { "the CPU latency knob may be held" } else { "the CPU latency knob is not open to this user" };
-    let hint = "set wait.cpu_latency_knob = false, or give access to /dev/cpu_dma_latency";
+    let hint = "set wait.cpu_latency_knob = false, or give access to /dev/cpu_dma_latency (systemd: PrivateDevices=no)";
     checks.push(check("cpu-latency", knob || !core.config().wait.cpu_latency_knob, text, hint));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     checks.push(check(

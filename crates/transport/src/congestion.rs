@@ -80,6 +80,14 @@ impl Congestion {
         if self.dedicated { self.room } else { self.window.min(self.room) }
     }
 
+    /// Frames are so long from now on. Of shorter ones as many may be under way as before.
+    pub(crate) fn set_frame(&mut self, frame: usize) {
+        let shorter = (frame as f64 / self.frame).min(1.0);
+        self.window *= shorter;
+        self.threshold *= shorter;
+        self.frame = frame as f64;
+    }
+
     /// The peer can hold so many bytes of what it has not taken yet. A few frames may be under way however few they are.
     pub(crate) fn set_room(&mut self, bytes: u64) {
         self.room = (bytes as f64).max((self.frame + HELD) * 4.0);
@@ -318,6 +326,16 @@ mod tests {
             }
             assert!((burst..burst + 1000).contains(&sent), "{sent}");
         }
+    }
+
+    #[test]
+    fn shorter_frames_make_a_smaller_window() {
+        let mut c = Congestion::new(false, 65_507);
+        c.set_frame(1472);
+        assert!((c.window - 32.0 * 1472.0).abs() < 1.0, "{}", c.window);
+        // Longer ones may be as many as before only once the window has grown.
+        c.set_frame(8972);
+        assert!((c.window - 32.0 * 1472.0).abs() < 1.0 && c.threshold.is_infinite(), "{}", c.window);
     }
 
     #[test]

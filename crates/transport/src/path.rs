@@ -450,6 +450,7 @@ impl Path {
     /// The datapath's limit to this peer has changed, in bytes.
     pub fn set_frame_limit(&mut self, bytes: usize) {
         self.config.frame_limit = bytes;
+        self.congestion.set_frame(bytes);
     }
 
     /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.

@@ -119,6 +119,22 @@ fn streams_that_ask_for_acceleration_go_over_xdp_and_others_over_udp() {
 }
 
 #[test]
+fn frames_are_no_longer_than_the_smaller_of_two_interfaces_takes() {
+    let _watchdog = Watchdog::start("unlike interfaces", TEST);
+    let Some(cables) = Cables::new() else { return };
+    cables.0.ip(0, "link set dev veth1 mtu 9000").expect("an interface for longer frames");
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("long"), two.session("short"));
+    for (from, to, host) in [(&a, &b, "host-1"), (&b, &a, "host-0")] {
+        let there = ends(from, to, accelerated(reliable()), host);
+        assert_eq!(towards(&there.0, host).datapath, "xdp");
+        for len in [1000usize, 1470, 4000, 100_000] {
+            deliver(&there, &vec![len as u8; len], from);
+        }
+    }
+}
+
+#[test]
 fn one_interface_serves_the_kernel_and_xdp() {
     let _watchdog = Watchdog::start("one interface", TEST);
     let Some(cables) = Cables::new() else { return };

@@ -154,6 +154,9 @@ fn names_are_checked_and_conflicts_refused() {
     assert_eq!(session.stream_with("tsn", sensitive, true).unwrap_err().code(), Code::QosUnavailable);
     let effective = session.stream_named("tsn", sensitive).unwrap().effective_qos();
     assert!(effective[0].datapath == "shm" && effective[0].reasons.len() == 1, "{effective:?}");
+    // That it is open is no reason to give less than what is insisted on.
+    assert_eq!(session.stream_with("tsn", sensitive, true).unwrap_err().code(), Code::QosUnavailable);
+    assert_eq!(session.stream_with("control", Qos::default(), true).unwrap().name(), "control");
     assert_eq!(host.builder("x").domain("nowhere").open().unwrap_err().code(), Code::NotPermitted);
 }
 

@@ -12,6 +12,7 @@ use insane_wire::id::SinkId;
 use insane_wire::peer::{self, to_peer::Body};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Offers a link for a stream; its number.
 pub(super) fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32) -> Result<u32> {
@@ -64,7 +65,7 @@ pub(super) fn send_segments(pair: &mut PairEnd, link: u32) {
 /// emitted before.
 pub(super) fn open_waiting(pair: &mut PairEnd, link: u32, parked: Option<&[(usize, SinkId)]>) {
     let Some(outgoing) = pair.outgoing.get_mut(&link).filter(|o| o.offered.is_none()) else { return };
-    let strict = outgoing.stream.strict;
+    let strict = outgoing.stream.strict.load(Ordering::Relaxed);
     for wanted in std::mem::take(&mut outgoing.waiting) {
         let (index, epoch, sink, channel, observer) = wanted;
         let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };

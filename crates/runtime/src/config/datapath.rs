@@ -238,6 +238,12 @@ impl Datapath {
         if !self.queues.is_empty() {
             return Some(("queues", format!("{:?}", self.queues), "nothing: it is for kind = \"xdp\""));
         }
+        if !self.zero_copy {
+            return Some(("zero_copy", "false".into(), "nothing: it is for kind = \"xdp\""));
+        }
+        if plugin && self.frames != Self::default().frames {
+            return Some(("frames", self.frames.to_string(), "nothing: it is for kind = \"xdp\" and \"dpdk\""));
+        }
         (self.frames < 256).then(|| ("frames", self.frames.to_string(), "a power of two from 256 to 65536"))
     }
 
@@ -437,6 +443,9 @@ mod tests {
             (&dpdk("interface = \"eth0\"\nmode = \"native\""), "network.datapath[0].mode"),
             (&dpdk("interface = \"eth0\"\nqueues = [1]"), "network.datapath[0].queues"),
             (&dpdk("interface = \"eth0\"\nframes = 64"), "network.datapath[0].frames"),
+            (&dpdk("interface = \"eth0\"\nzero_copy = false"), "network.datapath[0].zero_copy"),
+            (&plugin("library = \"/x.so\"\nframes = 512"), "network.datapath[0].frames"),
+            (&plugin("library = \"/x.so\"\nzero_copy = false"), "network.datapath[0].zero_copy"),
             (&format!("{ONE}{}", dpdk("interface = \"eth0\"")), "network.datapath[1].interface"),
             (
                 &format!("{}{}", dpdk("device = \"net_a,x=1\""), dpdk("device = \"net_a,x=2\"")),

@@ -169,7 +169,7 @@ impl Hub {
         let alone = domains.len() == 1;
         ports.iter_mut().filter(|_| !alone).for_each(|port| port.most_lent = 0);
         if let [domain] = &mut domains[..] {
-            for (number, port) in ports.iter_mut().enumerate() {
+            for (number, port) in ports.iter_mut().enumerate().filter(|(_, port)| port.most_lent > 0) {
                 if let Err(e) = domain.borrow_from(number, &port.datapath.lends()) {
                     tracing::warn!(datapath = port.kind.name(), error = %e, "what it would lend cannot be shown: it is copied");
                     port.most_lent = 0;

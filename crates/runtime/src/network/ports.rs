@@ -286,7 +286,10 @@ pub(crate) fn open(
         let is = match opened {
             Ok((datapath, tap, chosen)) => {
                 tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-                ports.push(Port::tapped(one.kind, over(one.kind, datapath), tap));
+                let mut port = Port::tapped(one.kind, over(one.kind, datapath), tap);
+                // A plug-in that lends does so whatever the configuration says.
+                port.most_lent = if one.lend { port.most_lent } else { 0 };
+                ports.push(port);
                 Ok(chosen)
             }
             Err(e) => {

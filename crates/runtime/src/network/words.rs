@@ -49,6 +49,10 @@ fn is_channel((domain, stream): (&str, &str), id: u64, name: Option<&str>) -> bo
 impl Hub {
     /// The connection to a host stands: everything is said anew.
     pub(crate) fn connected(&mut self, host: usize) {
+        // There may have been no route when it was asked for.
+        let address = self.hosts[host].address;
+        let limit = self.ports[HOME].datapath.frame_limit(address);
+        self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_frame_limit(limit));
         let reach = self.reach();
         let one = &mut self.hosts[host];
         let gone = one.begin_control(Epoch::random());
