@@ -44,7 +44,7 @@ pub unsafe extern "C" fn insane_close_waitset(set: *mut SetHandle) -> c_int {
 pub unsafe extern "C" fn insane_waitset_add(set: *const SetHandle, sink: *const SinkHandle) -> c_long {
     call(|| {
         // SAFETY: the header's contract.
-        let set = unsafe { get(set, "set is NULL") }?;
+        let set = unsafe { own(set, "set is NULL") }?;
         // SAFETY: the header's contract.
         let sink = unsafe { get(sink, "sink is NULL") }?;
         let SinkHandle::Plain(sink) = sink else { return Err(invalid("the sink's messages go to its callback")) };
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn insane_waitset_fd(set: *const SetHandle) -> c_int {
 pub unsafe extern "C" fn insane_waitset_arm(set: *const SetHandle) -> c_int {
     call(|| {
         // SAFETY: the header's contract.
-        let mut held = unsafe { get(set, "set is NULL") }?.lock();
+        let mut held = unsafe { own(set, "set is NULL") }?.lock();
         Ok(c_int::from(held.1.is_empty() && held.0.arm()?))
     })
 }
@@ -98,7 +98,7 @@ unsafe fn hand_out(
 ) -> c_long {
     call(|| {
         // SAFETY: the caller's promise.
-        let mut held = unsafe { get(set, "set is NULL") }?.lock();
+        let mut held = unsafe { own(set, "set is NULL") }?.lock();
         if keys.is_null() || size == 0 {
             return Err(invalid("no room for keys"));
         }

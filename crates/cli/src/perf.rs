@@ -224,23 +224,30 @@ impl PerfSink {
         let (look, mut silent) = (self.silence.min(LOOK), Duration::ZERO);
         loop {
             for _ in 0..64 {
-                match sink.consume_timeout(look) {
+                let (waits, come) = match sink.consume_timeout(Duration::ZERO) {
+                    Err(e) if e.code() == Code::Timeout => (true, sink.consume_timeout(look)),
+                    come => (false, come),
+                };
+                match come {
                     Ok(message) => {
                         tally.take(&message);
                         silent = Duration::ZERO;
                     }
                     Err(e) if e.code() == Code::Timeout => {
                         silent += look;
-                        break;
+                        if silent >= self.silence {
+                            progress.end();
+                            // The last message came so long ago.
+                            tally.seconds = start.elapsed().saturating_sub(silent).as_secs_f64();
+                            return Ok(());
+                        }
                     }
                     Err(e) => return Err(e.into()),
                 }
-            }
-            if silent >= self.silence {
-                progress.end();
-                // The last message came so long ago.
-                tally.seconds = start.elapsed().saturating_sub(silent).as_secs_f64();
-                return Ok(());
+                // Who waits for messages has time to look at the clock.
+                if waits {
+                    break;
+                }
             }
             tally.seconds = start.elapsed().as_secs_f64();
             if stop() || self.duration.is_some_and(|d| start.elapsed() >= d) {

@@ -366,12 +366,9 @@ impl RxLink {
         self.generation
     }
 
-    /// Whether nothing of it is in use any more.
+    /// Whether nothing of it is in use any more. One that is broken keeps its place until its peer is cut off, which names it by that.
     pub(crate) fn is_spent(&self) -> bool {
-        (self.peer_gone || self.broken.is_some())
-            && self.out == 0
-            && self.asleep.is_empty()
-            && (self.broken.is_some() || !self.ready())
+        self.peer_gone && self.out == 0 && self.asleep.is_empty() && (self.broken.is_some() || !self.ready())
     }
 }
 
@@ -674,7 +671,10 @@ impl Rx {
         }
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
-        let for_others = takers.iter().any(|(index, _)| wanted != Some(*index));
+        // Whoever takes finds its own; others may sleep.
+        self.nudge_for(takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
+        let link = self.links[at].as_mut();
+        let Some(link) = link else { return Polled::Nothing };
         for (index, cell) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
@@ -687,9 +687,6 @@ impl Rx {
                     self.alarm = true;
                 }
             }
-        }
-        if for_others {
-            self.nudge_sleepers();
         }
         let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
         mine.map_or(Polled::Others, Polled::Mine)

@@ -118,6 +118,19 @@ impl Drop for Buffer<'_> {
     }
 }
 
+/// What of a buffer goes inside its descriptor: all, if it lies in no slot.
+///
+/// # Safety
+/// The buffer was not given back, and `len` is no more than its capacity.
+#[inline]
+unsafe fn inside(raw: &RawBuffer, len: usize) -> &[u8] {
+    if !raw.place.is_none() {
+        return &[];
+    }
+    // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
+    unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) }
+}
+
 impl Source {
     pub(crate) fn open(stream: Arc<StreamShared>, channel: Channel<'_>, options: SourceOptions) -> Result<Self> {
         let session = stream.session.clone();
@@ -573,7 +586,8 @@ impl Source {
             return None;
         }
         let (timestamp_ns, priority) = (self.timestamp(), self.options.priority);
-        let (length, inline) = (len as u32, &[][..]);
+        // SAFETY: the caller's buffer, of which `len` bytes are within its capacity.
+        let (length, inline) = (len as u32, unsafe { inside(raw, len) });
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
         let emit = Emit { place, inline, length, deadline_ns: 0, timestamp_ns, priority, more };
         let sequence = tx.emit(self.index, &emit);
@@ -659,12 +673,8 @@ impl Source {
     /// As [`Self::emit_held`], of any message.
     #[inline(never)]
     fn emit_other(&self, raw: &RawBuffer, len: usize, deadline_ns: u64, more: bool) -> Result<Token> {
-        let inline: &[u8] = if raw.place.is_none() {
-            // SAFETY: INV-BLOCK-1: the block is this buffer's alone and has `capacity` bytes.
-            unsafe { std::slice::from_raw_parts(raw.base.as_ptr(), len) }
-        } else {
-            &[]
-        };
+        // SAFETY: the caller's buffer, of which `len` bytes are within its capacity.
+        let inline: &[u8] = unsafe { inside(raw, len) };
         // An empty message has no use for a slot.
         let place = if len == 0 { Place::NONE } else { raw.place };
         let (length, timestamp_ns, priority) = (len as u32, self.timestamp(), self.options.priority);

@@ -158,8 +158,8 @@ impl WaitSet {
         if self.members.iter().flatten().any(is) {
             return Err(Error::new(Code::InvalidArgument, "the sink is in the set already"));
         }
+        sink.stream.rx.visit().add_set(&self.nudge, sink.index);
         if !self.streams.iter().any(|w| Arc::ptr_eq(&w.stream, &sink.stream)) {
-            sink.stream.rx.visit().add_set(&self.nudge);
             self.streams.push(Watched { stream: sink.stream.clone(), bells: Vec::new() });
         }
         let member = Member { stream: sink.stream.clone(), index: sink.index, id: sink.id() };
@@ -175,10 +175,16 @@ impl WaitSet {
 
     /// Removes a sink by its key; a key without a sink changes nothing.
     pub fn remove(&mut self, key: usize) {
-        if let Some(member) = self.members.get_mut(key).and_then(Option::take)
-            && !self.members.iter().flatten().any(|m| Arc::ptr_eq(&m.stream, &member.stream))
-        {
-            self.streams.retain(|w| !Arc::ptr_eq(&w.stream, &member.stream));
+        let Some(member) = self.members.get_mut(key).and_then(Option::take) else { return };
+        let is_its = |stream: &Arc<StreamShared>| Arc::ptr_eq(stream, &member.stream);
+        let more = self.members.iter().flatten().any(|m| is_its(&m.stream));
+        member.stream.rx.visit().leave_set(&self.nudge, member.index, more);
+        if !more {
+            // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
+            for (_, bell) in self.streams.iter().filter(|w| is_its(&w.stream)).flat_map(|w| &w.bells) {
+                let _ = epoll::delete(&self.epoll, bell);
+            }
+            self.streams.retain(|w| !is_its(&w.stream));
         }
     }
 
@@ -282,6 +288,8 @@ impl WaitSet {
 impl Watched {
     /// Takes what made the bells readable, and has the set, which is told by `nudge`, told of what others find for it.
     fn listen(&mut self, epoll: BorrowedFd<'_>, nudge: &Arc<OwnedFd>) -> Result<()> {
+        // First, as that may wait: what is taken below is told to the others at once.
+        self.stream.session.ensure_bells(&self.stream, false);
         let mut rang = false;
         for (place, bell) in &self.bells {
             match insane_shm::doorbell::take_rings(bell.as_fd()) {
@@ -289,7 +297,6 @@ impl Watched {
                 None => self.deafen(*place),
             }
         }
-        self.stream.session.ensure_bells(&self.stream, false);
         let mut rx = self.stream.rx.lock();
         rx.set_sleeps(nudge, rang);
         let listens = follow(&mut self.bells, &rx, epoll);

@@ -41,11 +41,14 @@ pub struct Taken {
 pub const MAX_SEGMENTS: usize = 4096;
 
 /// The most segments of one peer that a process maps, over all links with it. An honest one has a few for each stream.
-pub const MAX_OF_PEER: usize = 2048;
+pub const MAX_OF_PEER: usize = 4000;
 
 /// The most segments of peers that a session maps, and a runtime in a domain. The kernel lets a process have 65 530 mappings, and
 /// one that has them all cannot even start a thread.
-pub const MAX_OF_PEERS: usize = 16_384;
+pub const MAX_OF_PEERS: usize = 32_000;
+
+/// So many a peer may have whatever others have taken, so that nobody is cut off for what another one does.
+pub const FEW_OF_PEER: usize = 64;
 
 const CLASSES: usize = 20;
 

@@ -360,6 +360,9 @@ impl InFlow {
     /// Best effort: where messages that come late belong among the events that nobody has taken yet, so that all stay in order; `None`
     /// if one after them was handed on.
     pub(crate) fn place(&self, of: u32, first: u64, count: u16, events: &VecDeque<Event>) -> Option<usize> {
+        if events.is_empty() {
+            return None;
+        }
         let behind = (first + u64::from(count)).checked_sub(self.account.settled)?;
         let there = self.doubt.iter().skip(usize::try_from(behind).ok()?).filter(|known| **known == Known::Delivered);
         let mut there = there.count();

@@ -257,7 +257,7 @@ fn what_is_kept_for_a_peer_that_acknowledges_nothing_has_an_end() {
         assert!(answers.len() < 1000, "{} frames", answers.len());
         pair.now += MS;
         let end = &pair.ends[1];
-        assert!(end.sent.len() <= 5000 && end.control.len() <= 5000 && end.ended.len() <= 5000, "after {n} ms");
+        assert!(end.sent.len() <= 9000 && end.control.len() <= 5000 && end.ended.len() <= 5000, "after {n} ms");
     }
     assert_eq!(came, 10_000, "what it sends arrives all the same");
     // It hears again.

@@ -28,7 +28,7 @@ const PROBES: u32 = 2;
 
 /// The most frames without data that may be under way: what is to be said beyond that waits for an answer, as a peer that never gives one
 /// would have more and more of them kept.
-const UNHEARD: usize = 4096;
+const UNHEARD: usize = 8192;
 
 /// What a frame carried that must be sent again if it is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

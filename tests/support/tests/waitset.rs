@@ -281,3 +281,38 @@ fn a_set_and_a_task_on_one_stream_both_wake() {
     }
     reconcile([&a, &b], 4, 4);
 }
+
+/// The link of the stream goes on, for another sink, and so does its bell.
+#[test]
+fn a_set_hears_nothing_of_a_stream_that_it_has_left() {
+    let _watchdog = Watchdog::start("a stream that was left", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("sources"), host.session("sinks"));
+    let streams = ["kept", "left"].map(|name| b.stream_named(name, Qos::default()).unwrap());
+    let sinks = [("kept", 0), ("leaves", 1), ("stays", 1)].map(|(name, of)| streams[of].sink(name).unwrap());
+    let source = a.stream_named("left", Qos::default()).unwrap().source("stays").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let mut set = WaitSet::new().unwrap();
+    assert_eq!((set.add(&sinks[0]).unwrap(), set.add(&sinks[1]).unwrap()), (0, 1));
+    // A new bell rings once when it comes.
+    arm(&mut set);
+    while !readable(&set) {
+        std::thread::yield_now();
+    }
+    for round in 0..3 {
+        // What has rung while nobody listened is heard once.
+        arm(&mut set);
+        while readable(&set) {
+            arm(&mut set);
+        }
+        set.remove(1);
+        source.send(b"for another").unwrap();
+        while !sinks[2].has_message().unwrap() {
+            std::thread::yield_now();
+        }
+        assert!(!readable(&set), "round {round}");
+        assert_eq!(sequences(&sinks[2]).len(), 1);
+        // It can have it again.
+        assert_eq!(set.add(&sinks[1]).unwrap(), 1);
+    }
+}

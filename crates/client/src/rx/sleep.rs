@@ -21,6 +21,8 @@ pub(super) struct WaitingSet {
     nudge: Weak<OwnedFd>,
     /// It was armed, and not told since.
     asleep: bool,
+    /// The places of the sinks that are in it.
+    sinks: Vec<usize>,
 }
 
 impl WaitingSet {
@@ -135,11 +137,12 @@ impl Rx {
         !queued && !ready
     }
 
-    /// A wait set looks at this stream from now on, by the event descriptor that it is told with.
-    pub(crate) fn add_set(&mut self, nudge: &Arc<OwnedFd>) {
+    /// A wait set looks for a sink of this stream from now on, by the event descriptor that it is told with.
+    pub(crate) fn add_set(&mut self, nudge: &Arc<OwnedFd>, sink: usize) {
         self.sets.retain(|set| set.nudge.strong_count() > 0);
-        if !self.sets.iter().any(|set| set.is(nudge)) {
-            self.sets.push(WaitingSet { nudge: Arc::downgrade(nudge), asleep: false });
+        match self.sets.iter_mut().find(|set| set.is(nudge)) {
+            Some(set) => set.sinks.push(sink),
+            None => self.sets.push(WaitingSet { nudge: Arc::downgrade(nudge), asleep: false, sinks: vec![sink] }),
         }
     }
 
@@ -162,6 +165,24 @@ impl Rx {
     /// Tells the wait sets that look at this stream.
     pub(crate) fn nudge(&mut self) {
         self.sets.retain_mut(WaitingSet::nudge);
+    }
+
+    /// A wait set has a sink no more, and others of this stream, or none.
+    pub(crate) fn leave_set(&mut self, nudge: &Arc<OwnedFd>, sink: usize, more: bool) {
+        for set in self.sets.iter_mut().filter(|set| set.is(nudge)) {
+            if let Some(at) = set.sinks.iter().position(|one| *one == sink) {
+                set.sinks.swap_remove(at);
+            }
+        }
+        self.sets.retain(|set| more || !set.is(nudge));
+    }
+
+    /// Tells those that sleep and have one of these sinks, once each.
+    pub(super) fn nudge_for(&mut self, sinks: impl Iterator<Item = usize> + Clone) {
+        if self.sets.iter().any(|set| set.asleep) {
+            self.sets
+                .retain_mut(|set| !(set.asleep && sinks.clone().any(|sink| set.sinks.contains(&sink))) || set.nudge());
+        }
     }
 
     /// Tells those that sleep, once each.

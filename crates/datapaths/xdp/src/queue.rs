@@ -258,7 +258,7 @@ impl Queue {
 /// Calls the kernel as long as that sends something; says what came of it, and how often it was called. `waiting` says how much a call
 /// is needed for.
 fn call_until_sent(waiting: impl Fn() -> u32, mut call: impl FnMut() -> Result<(), Errno>) -> (Kick, u64) {
-    let (mut kick, mut calls) = (Kick::default(), 0);
+    let (mut kick, mut calls, mut full) = (Kick::default(), 0, false);
     let mut left = waiting();
     // Each call sends some, or drops one, or ends it.
     for _ in 0..left.saturating_add(8) {
@@ -269,14 +269,15 @@ fn call_until_sent(waiting: impl Fn() -> u32, mut call: impl FnMut() -> Result<(
         let answer = call();
         let before = core::mem::replace(&mut left, waiting());
         match answer {
-            Ok(()) | Err(Errno::INTR) => {}
+            // The driver has taken all, or will look by itself.
+            Ok(()) | Err(Errno::INTR) => full = false,
             // The device dropped a frame; the ring's index shows it with the next call.
             Err(Errno::BUSY) => {
                 kick.dropped += 1;
                 continue;
             }
             // It has done its part for one call, or has no memory for more, or the device is full.
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => full = true,
             Err(_) => kick.doubt = true,
         }
         if left >= before {
@@ -284,7 +285,7 @@ fn call_until_sent(waiting: impl Fn() -> u32, mut call: impl FnMut() -> Result<(
         }
     }
     kick.doubt |= kick.dropped > 0;
-    kick.left = left > 0;
+    kick.left = left > 0 && full;
     (kick, calls)
 }
 
@@ -403,6 +404,8 @@ mod tests {
             scripted(&[(Err(Errno::AGAIN), 99), (Err(Errno::BUSY), 0), (Ok(()), 1)]),
             (kick(1, true, false), 3, 0)
         );
-        assert_eq!(scripted(&[(Err(Errno::NETDOWN), 0)]), (kick(0, true, true), 1, 100));
+        assert_eq!(scripted(&[(Err(Errno::NETDOWN), 0)]), (kick(0, true, false), 1, 100));
+        // A driver that sends from the ring itself does so later, without being asked again.
+        assert_eq!(scripted(&[(Ok(()), 0)]), (kick(0, false, false), 1, 100));
     }
 }

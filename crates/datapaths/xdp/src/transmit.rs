@@ -89,9 +89,10 @@ impl XdpDatapath {
         }
         if doubt && !self.down && !self.is_running() {
             // What is left goes when it is up again.
-            (self.down, self.left) = (true, false);
+            self.down = true;
             self.counts.downs += 1;
         }
+        self.left &= !self.down;
     }
 
     /// Whether the interface that was opened is there, up and has a carrier. One that was made again under its name is another, to

@@ -468,9 +468,7 @@ impl Hub {
         let report = datapath.receive(rx, Some(&mut placer));
         self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
         self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        // What is taken beside it may have come before it: messages are handed on in their order when all were looked at.
-        let landed = !self.ports[port].owners.is_empty();
-        if landed {
+        if !self.ports[port].owners.is_empty() {
             self.receive_landed(port, now);
         }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
@@ -488,12 +486,6 @@ impl Hub {
                 continue;
             }
             match host {
-                Some(host) if landed => {
-                    for frame in taken.frames() {
-                        self.coming -= 1;
-                        self.keep(now, (host, port), frame.to_vec());
-                    }
-                }
                 Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
                 None => {
                     self.coming -= taken.frames().len();
@@ -504,9 +496,6 @@ impl Hub {
         }
         // Its room is used again.
         self.ports[port].rx.taken = all;
-        for host in 0..if landed { self.hosts.len() } else { 0 } {
-            self.events(host, now, None);
-        }
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
         if report.frames > 0 && self.ports[port].polled {
             self.polled_at = Some(now);
@@ -532,7 +521,13 @@ impl Hub {
             let host = self.ports[port].owners[stray.number];
             self.keep(now, (host, port), stray.frame);
         }
-        self.ports[port].owners.clear();
+        // In the order of the messages, now that all were looked at. What was taken has come after what landed.
+        let mut owners = std::mem::take(&mut self.ports[port].owners);
+        owners.dedup();
+        for host in owners.drain(..) {
+            self.events(host, now, None);
+        }
+        self.ports[port].owners = owners;
     }
 
     /// Takes a frame whose messages wait for what else was received with it.

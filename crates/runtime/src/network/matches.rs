@@ -28,7 +28,9 @@ impl Matches {
     fn forget(&mut self, sink: SinkId) {
         let of = (sink, Epoch(0))..=(sink, Epoch(u128::MAX));
         let gone: Vec<_> = self.0.range(of).copied().collect();
-        self.0.retain(|one| !gone.contains(one));
+        for one in gone {
+            self.0.remove(&one);
+        }
     }
 }
 

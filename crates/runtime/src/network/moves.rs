@@ -278,11 +278,15 @@ impl Hub {
 
     /// Another host has something that was said to it, or will never have it: perhaps what it had to know of a flow.
     pub(crate) fn word_ended(&mut self, token: u64) {
+        // Counted anew: one that has ended meanwhile has taken its word with it.
+        self.words = 0;
         for host in &mut self.hosts {
-            for flow in host.flows.iter_mut().flatten().filter(|flow| flow.word == Some(token)) {
-                flow.word = None;
-                host.goes_on = true;
-                self.words = self.words.saturating_sub(1);
+            for flow in host.flows.iter_mut().flatten() {
+                if flow.word == Some(token) {
+                    flow.word = None;
+                    host.goes_on = true;
+                }
+                self.words += usize::from(flow.word.is_some());
             }
         }
     }

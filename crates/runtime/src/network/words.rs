@@ -12,7 +12,7 @@ use crate::network::lanes::HOME;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
 use insane_shm::steps::{Step, reach};
-use insane_transport::FlowSpec;
+use insane_transport::{End, FlowSpec};
 use insane_wire::control::{self, to_runtime};
 use insane_wire::host::{self as wire, HOST_PROTOCOL, to_host::Body};
 use insane_wire::id::{Epoch, SinkId, channel_id, valid_name};
@@ -106,6 +106,8 @@ impl Hub {
         let one = &mut self.hosts[host];
         one.lost += 1;
         one.end_control();
+        // What was not said yet is said anew with the next connection, or never.
+        let unsaid = one.forget_control();
         (one.control_in, one.greeted) = (None, false);
         one.requested.clear();
         one.postponed.clear();
@@ -114,6 +116,7 @@ impl Hub {
         one.refused.clear();
         one.lose_flows();
         one.lanes.begin_anew(now);
+        unsaid.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
         self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
