@@ -7,7 +7,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Fate, ReturnBlock};
 use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::wait::SleepKinds;
-use insane_tests_host::{Host, Watchdog, reconcile_cells};
+use insane_tests_host::{Host, Watchdog, reconcile, reconcile_cells};
 use insane_tests_hostile::{Raw, next, say};
 use insane_wire::id::{Epoch, SinkId};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
@@ -187,6 +187,7 @@ fn who_is_gone_while_its_message_is_read_wakes_nobody() {
     assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     source.send(b"the last word").unwrap();
     let held = sink.consume_timeout(LIMIT).unwrap();
+    reconcile([&session, &theirs], 1, 1);
     drop((source, theirs));
     event(&session, |e| matches!(e, Event::PeerLost { .. }), || std::thread::sleep(Duration::from_millis(1)));
     let before = session.rounds();
