@@ -197,7 +197,8 @@ fn windows_around_a_cut(cut_ms: u32) -> Vec<u64> {
             wire.extend(frames.into_iter().filter(|_| !cut).map(|frame| (pair.now + MS * 10, 1 - from, frame)));
         }
         pair.now = start + MS * half_ms / 2;
-        while let Some((_, to, frame)) = wire.pop_front_if(|(at, ..)| *at <= pair.now) {
+        while wire.front().is_some_and(|(at, ..)| *at <= pair.now) {
+            let (_, to, frame) = wire.pop_front().unwrap();
             assert_eq!(pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing).result, Ok(()));
         }
         pair.ends[0].events.clear();

@@ -22,7 +22,9 @@ class Docs(unittest.TestCase):
         text = "It holds (test: a_test) and (test: `suite::b_test`), not (test: no_test)."
         (what,) = docs.unproved(text, {"a_test", "b_test"})
         self.assertIn("no_test", what)
-        self.assertEqual(len(docs.unproved("It is (tests: a_test,\nother) or (a reason; test: another).", {"a_test"})), 2)
+        self.assertEqual(
+            len(docs.unproved("It is (tests: a_test,\nother) or (a reason; test: another).", {"a_test"})), 2
+        )
 
     def test_verbs_exist(self) -> None:
         makefile = "test: ## x\n\nhelp:\n"
