@@ -15,7 +15,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
-use insane_shm::slab::{FEW_OF_PEER, MAX_OF_PEER, MAX_OF_PEERS, MAX_SEGMENTS};
+use insane_shm::slab::{MAX_SEGMENTS, may_map};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{Flow, PairClaim};
@@ -483,7 +483,7 @@ impl Peers {
         let of_pair: usize = pair.incoming.values().map(|i| i.segments).sum();
         let all = self.shared.maps.load(Ordering::Relaxed);
         // The network has each of its segments on every link.
-        if !pair.network && (of_pair >= MAX_OF_PEER || (all >= MAX_OF_PEERS && of_pair >= FEW_OF_PEER)) {
+        if !pair.network && !may_map(of_pair, all) {
             return Err(refuse(format!("one more segment than its {of_pair}, of {all} in all")));
         }
         let incoming = pair.incoming.get_mut(&link).ok_or_else(|| refuse("a segment of an unknown link"))?;
@@ -506,9 +506,7 @@ impl Peers {
                 return Err(refuse("a segment number that is in use"));
             }
             l.segments[slot] = Some(view);
-            if !pair.network {
-                l.maps.add();
-            }
+            l.maps.add();
             incoming.segments += 1;
             l.consumer.add_segment(number, geometry.slots, geometry.stride);
         }
@@ -534,9 +532,7 @@ impl Peers {
             let mut rx = incoming.stream.rx.visit();
             let Some(l) = rx.links[incoming.at].as_mut() else { return Ok(()) };
             l.consumer.remove_segment(number).map_err(|e| refuse(e.to_string()))?;
-            if !pair.network {
-                l.maps.remove();
-            }
+            l.maps.remove();
             incoming.segments -= 1;
             l.segments.get_mut(usize::from(number)).and_then(Option::take)
         };

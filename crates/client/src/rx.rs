@@ -33,7 +33,7 @@ mod tasks;
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
 pub(crate) use sleep::Sleep;
-use sleep::WaitingSet;
+use sleep::{WaitingSet, nudge_for};
 pub(crate) use tasks::Tasks;
 
 /// The state behind the lock.
@@ -672,9 +672,7 @@ impl Rx {
         let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         // Whoever takes finds its own; others may sleep.
-        self.nudge_for(takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
-        let link = self.links[at].as_mut();
-        let Some(link) = link else { return Polled::Nothing };
+        nudge_for(&mut self.sets, takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
         for (index, cell) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
@@ -722,7 +720,7 @@ impl Rx {
         let link = RxLink {
             consumer,
             segments: Vec::new(),
-            maps: Maps::new(session.clone()),
+            maps: Maps::new(session.clone(), network),
             flows: HashMap::new(),
             pack: None,
             opened: None,

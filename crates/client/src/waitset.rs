@@ -177,9 +177,7 @@ impl WaitSet {
     pub fn remove(&mut self, key: usize) {
         let Some(member) = self.members.get_mut(key).and_then(Option::take) else { return };
         let is_its = |stream: &Arc<StreamShared>| Arc::ptr_eq(stream, &member.stream);
-        let more = self.members.iter().flatten().any(|m| is_its(&m.stream));
-        member.stream.rx.visit().leave_set(&self.nudge, member.index, more);
-        if !more {
+        if !member.stream.rx.visit().leave_set(&self.nudge, member.index) {
             // Closing a descriptor takes it out of the epoll only if no other of the same socket is open: the link has one.
             for (_, bell) in self.streams.iter().filter(|w| is_its(&w.stream)).flat_map(|w| &w.bells) {
                 let _ = epoll::delete(&self.epoll, bell);

@@ -50,6 +50,12 @@ pub const MAX_OF_PEERS: usize = 32_000;
 /// So many a peer may have whatever others have taken, so that nobody is cut off for what another one does.
 pub const FEW_OF_PEER: usize = 64;
 
+/// Whether one more segment may be mapped of a peer that has `of_peer`, where all peers have `all`.
+#[must_use]
+pub const fn may_map(of_peer: usize, all: usize) -> bool {
+    of_peer < MAX_OF_PEER && (all < MAX_OF_PEERS || of_peer < FEW_OF_PEER)
+}
+
 const CLASSES: usize = 20;
 
 /// How many classes larger a slot may be than a message needs without more ado: 16 times its size. A larger one would spend a

@@ -210,15 +210,20 @@ fn a_reliable_stream_goes_on_after_the_sinks_runtime_was_killed() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
-#[test]
-fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unconfirmed() {
-    let _watchdog = Watchdog::start("away", TEST);
+/// Two hosts that wait a second for what has gone.
+fn impatient() -> [Process; 2] {
     let addresses = free_addresses(2);
-    let [one, mut two] = [0, 1].map(|at| {
+    [0, 1].map(|at| {
         let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
         config.network.as_mut().unwrap().patience_ms = 1000;
         Process::start(PROGRAM, None, &config)
-    });
+    })
+}
+
+#[test]
+fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unconfirmed() {
+    let _watchdog = Watchdog::start("away", TEST);
+    let [one, mut two] = impatient();
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
     let stream = a.stream(reliable()).unwrap();
@@ -242,12 +247,7 @@ fn what_waits_for_a_reliable_sink_that_closed_while_its_runtime_was_away_is_unco
 #[test]
 fn what_a_runtime_that_is_killed_for_good_had_not_said_is_unconfirmed() {
     let _watchdog = Watchdog::start("for good", TEST);
-    let addresses = free_addresses(2);
-    let [one, mut two] = [0, 1].map(|at| {
-        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
-        config.network.as_mut().unwrap().patience_ms = 1000;
-        Process::start(PROGRAM, None, &config)
-    });
+    let [one, mut two] = impatient();
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
     let stream = a.stream(reliable()).unwrap();

@@ -40,6 +40,13 @@ impl WaitingSet {
     }
 }
 
+/// Tells those that sleep and have one of these sinks, once each.
+pub(super) fn nudge_for(sets: &mut Vec<WaitingSet>, sinks: impl Iterator<Item = usize> + Clone) {
+    if sets.iter().any(|set| set.asleep) {
+        sets.retain_mut(|set| !(set.asleep && sinks.clone().any(|sink| set.sinks.contains(&sink))) || set.nudge());
+    }
+}
+
 impl Rx {
     /// Announces that a thread sleeps for this sink, and looks again. `None`: there is something, do not sleep.
     pub(crate) fn announce(&mut self, sink: usize) -> Option<Sleep> {
@@ -167,22 +174,16 @@ impl Rx {
         self.sets.retain_mut(WaitingSet::nudge);
     }
 
-    /// A wait set has a sink no more, and others of this stream, or none.
-    pub(crate) fn leave_set(&mut self, nudge: &Arc<OwnedFd>, sink: usize, more: bool) {
-        for set in self.sets.iter_mut().filter(|set| set.is(nudge)) {
-            if let Some(at) = set.sinks.iter().position(|one| *one == sink) {
-                set.sinks.swap_remove(at);
-            }
+    /// A wait set has a sink no more. Whether it has others of this stream.
+    pub(crate) fn leave_set(&mut self, nudge: &Arc<OwnedFd>, sink: usize) -> bool {
+        let Some(at) = self.sets.iter().position(|set| set.is(nudge)) else { return false };
+        let sinks = &mut self.sets[at].sinks;
+        sinks.iter().position(|one| *one == sink).map(|one| sinks.swap_remove(one));
+        let more = !sinks.is_empty();
+        if !more {
+            self.sets.swap_remove(at);
         }
-        self.sets.retain(|set| more || !set.is(nudge));
-    }
-
-    /// Tells those that sleep and have one of these sinks, once each.
-    pub(super) fn nudge_for(&mut self, sinks: impl Iterator<Item = usize> + Clone) {
-        if self.sets.iter().any(|set| set.asleep) {
-            self.sets
-                .retain_mut(|set| !(set.asleep && sinks.clone().any(|sink| set.sinks.contains(&sink))) || set.nudge());
-        }
+        more
     }
 
     /// Tells those that sleep, once each.

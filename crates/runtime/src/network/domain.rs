@@ -17,7 +17,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
-use insane_shm::slab::{FEW_OF_PEER, MAX_OF_PEER, MAX_OF_PEERS, MAX_SEGMENTS, Slab};
+use insane_shm::slab::{MAX_SEGMENTS, Slab, may_map};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_wire::control::Flow;
 use insane_wire::frame::domain_id;
@@ -345,7 +345,7 @@ impl Domain {
             all += one.maps;
             of_pair += if one.pair == at && !one.gone { one.maps } else { 0 };
         }
-        if of_pair >= MAX_OF_PEER || (all >= MAX_OF_PEERS && of_pair >= FEW_OF_PEER) {
+        if !may_map(of_pair, all) {
             return Err(format!("one more segment than its {of_pair}, of {all} in all"));
         }
         let (Some(pair), Some(intake)) = (self.pairs[at].as_mut(), self.intakes[intake].as_mut()) else {

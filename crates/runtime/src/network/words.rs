@@ -46,6 +46,12 @@ fn is_channel((domain, stream): (&str, &str), id: u64, name: Option<&str>) -> bo
     names && name.is_none_or(|name| channel_id(domain, stream, name).0 == id)
 }
 
+/// What is kept of a word about a source that is to be heard again.
+fn kept(about: &wire::Source) -> wire::Source {
+    let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
+    wire::Source { gone: false, sinks: sinks.take(MAX_EXPECTED).cloned().collect(), ..about.clone() }
+}
+
 impl Hub {
     /// The connection to a host stands: everything is said anew.
     pub(crate) fn connected(&mut self, host: usize) {
@@ -220,17 +226,13 @@ impl Hub {
                 self.try_accept(host, epoch);
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
-                let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
-                let sinks = sinks.take(MAX_EXPECTED).cloned().collect();
-                self.hosts[host].postponed.push(wire::Source { gone: false, sinks, ..about.clone() });
+                self.hosts[host].postponed.push(kept(about));
             } else if remote.host != host && self.hosts[host].claims.len() < MAX_REMOTES {
                 // It is somewhere else now, unless the host where it was is there.
                 if !self.hosts[remote.host].is_connected() {
                     (remote.ending, remote.mute) = (true, true);
                 }
-                let sinks = about.sinks.iter().filter(|sink| SinkId::from_bytes(sink).is_some());
-                let sinks = sinks.take(MAX_EXPECTED).cloned().collect();
-                self.hosts[host].claims.push(wire::Source { gone: false, sinks, ..about.clone() });
+                self.hosts[host].claims.push(kept(about));
             }
             return;
         }

@@ -4,6 +4,7 @@ use super::*;
 use crate::network::outlet::Arrived;
 use insane_shm::counters::{CellState, CellWriter, Count};
 use insane_shm::link::{Delivery, Descriptor, Fate};
+use insane_shm::slab::MAX_OF_PEER;
 use insane_shm::socket::send;
 use insane_wire::frame::record::Message;
 
