@@ -188,6 +188,14 @@ impl Taken {
     pub fn frames(&self) -> core::slice::Chunks<'_, u8> {
         self.bytes().chunks(self.stride.max(1))
     }
+
+    /// How many frames those are.
+    #[inline]
+    #[must_use]
+    pub fn count(&self) -> usize {
+        // Most come one by one, and a division is the longest instruction there is.
+        if self.len > self.stride { self.len.div_ceil(self.stride.max(1)) } else { usize::from(self.len > 0) }
+    }
 }
 
 /// Something received whose payload went where [`Place`] said. Frame `n` begins with the `n`th piece of `heads`; its payload

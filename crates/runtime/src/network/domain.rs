@@ -329,6 +329,7 @@ impl Domain {
             out: 0,
             armed: false,
             held: false,
+            allowance: 0,
             returned: false,
         };
         let accept = peer::LinkAccept { counter_bytes: Backing::len(&*self.counter_memory) as u64 };

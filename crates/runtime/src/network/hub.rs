@@ -154,6 +154,13 @@ pub(crate) struct Hub {
     stopping: bool,
 }
 
+/// Whether what was due `at` a time has waited for as long again as it may. Seldom asked, and so not where it is asked.
+#[cold]
+#[inline(never)]
+fn is_late(now: Duration, at: Duration, every: Duration) -> bool {
+    now.saturating_sub(at) >= every
+}
+
 impl Hub {
     pub(crate) fn new(
         settings: config::Network,
@@ -348,7 +355,7 @@ impl Hub {
     /// What is to be done now and then, in turns that have nothing else to do as long as there are some. Returns whether there was
     /// something to do.
     fn tidy(&mut self, now: Duration, busy: bool) -> bool {
-        let is_due = |at: Duration, every: Duration| now >= at && (!busy || now - at >= every);
+        let is_due = |at: Duration, every: Duration| now >= at && (!busy || is_late(now, at, every));
         let mut found = false;
         // Looking at what sinks have counted and given back takes it from their caches: not with each look.
         if self.sleeps || is_due(self.tend_at, TENDING) {
@@ -466,13 +473,16 @@ impl Hub {
         owners.clear();
         let mut placer = Placer { hosts, domains, by_address, port, copies: *copies, now, landings, owners };
         let report = datapath.receive(rx, Some(&mut placer));
-        self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
-        self.received += rx.taken.iter().map(|taken| taken.len).sum::<usize>();
-        if !self.ports[port].owners.is_empty() {
+        if !owners.is_empty() {
+            self.received += rx.landed.iter().map(|landed| landed.len).sum::<usize>();
             self.receive_landed(port, now);
         }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
-        self.coming = all.iter().map(|taken| taken.frames().len()).sum();
+        self.coming = 0;
+        for taken in &all {
+            self.received += taken.len;
+            self.coming += taken.count();
+        }
         for taken in all.drain(..) {
             let host = self.by_address.find(port, taken.from);
             if taken.slot.place().is_some() {
@@ -488,8 +498,8 @@ impl Hub {
             match host {
                 Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
                 None => {
-                    self.coming -= taken.frames().len();
-                    self.unknown += taken.frames().len() as u64;
+                    self.coming -= taken.count();
+                    self.unknown += taken.count() as u64;
                 }
             }
             self.ports[port].rx.free.push(taken.slot);

@@ -32,6 +32,8 @@ pub(crate) struct Intake {
     pub(crate) armed: bool,
     /// Nothing is taken from it now: its one host has enough to do.
     pub(crate) held: bool,
+    /// So many messages may be taken before it is looked at again whether it has.
+    pub(crate) allowance: u64,
     /// Some were given back and its producer was not woken since.
     pub(crate) returned: bool,
 }

@@ -3,7 +3,6 @@
 use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
 use crate::network::hub::Hub;
-use crate::network::intake::Intake;
 use crate::network::lanes::HOME;
 use crate::network::ports::Port;
 use insane_shm::counters::Count;
@@ -21,7 +20,7 @@ use std::time::Duration;
 const BURST: usize = 256;
 
 /// Nothing is taken from a link while so many messages of one of its flows wait.
-const ENOUGH: u64 = 2048;
+pub(crate) const ENOUGH: u64 = 2048;
 
 // A pack in a slot is a bundle in a frame.
 const _: () = assert!(MAX_BUNDLE == MAX_MESSAGES && MAX_BUNDLED == MAX_MESSAGE);
@@ -65,26 +64,44 @@ impl Hub {
             intake.give_notice();
             return false;
         }
-        if self.is_held(domain, link) {
+        if intake.allowance == 0 && self.is_held(domain, link) {
             return false;
         }
+        let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
+        let polled = intake.consumer.poll();
+        let alone = polled
+            .as_ref()
+            .is_ok_and(|polled| polled.as_ref().is_some_and(|delivery| self.send_at_once(domain, link, now, delivery)));
+        let taken = if alone { 1 } else { self.take_burst(domain, link, now, polled) };
+        if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
+            intake.allowance = intake.allowance.saturating_sub(taken as u64);
+            if alone {
+                intake.consumer.settle_if_short();
+            }
+            intake.give_notice();
+        }
+        taken > 0
+    }
+
+    /// Takes up to a burst of messages that do not go alone, beginning with the one that was polled. Returns how many.
+    // Apart from those that do: together they are more than a processor's first cache of instructions holds.
+    #[inline(never)]
+    fn take_burst(
+        &mut self,
+        domain: usize,
+        link: usize,
+        now: Duration,
+        polled: Result<Option<Delivery>, Broken>,
+    ) -> usize {
         let mut taken = 0;
         let clock = Clock::default();
         let mut run = Run::default();
+        let mut first = Some(polled);
         while taken < BURST {
             let Some(intake) = self.domains[domain].intakes[link].as_mut().filter(|l| l.broken.is_none()) else {
                 break;
             };
-            let polled = intake.consumer.poll();
-            if taken == 0
-                && let Ok(Some(delivery)) = &polled
-                && self.send_at_once(domain, link, now, delivery)
-            {
-                taken = 1;
-                continue;
-            }
-            let Some(intake) = self.domains[domain].intakes[link].as_mut() else { break };
-            match polled {
+            match first.take().unwrap_or_else(|| intake.consumer.poll()) {
                 Ok(Some(delivery)) => {
                     let larger = intake.is_plain_larger(&delivery.descriptor);
                     let takes = run.takes(&delivery.descriptor, larger);
@@ -129,8 +146,7 @@ impl Hub {
         if run.first.is_some() {
             self.send_run(domain, link, now, &clock, &mut run);
         }
-        self.domains[domain].intakes[link].iter_mut().for_each(Intake::give_notice);
-        taken > 0
+        taken
     }
 
     /// Sends small messages that came one after the other, and gives them back.
@@ -250,24 +266,29 @@ impl Hub {
 
     /// Whether a link's messages are all for one host that has enough to do. Then they stay where they are, and the source sees
     /// its link fill up. With several hosts none may hold up the others: what one has no room for is dropped for it alone.
+    ///
+    /// Otherwise it need not be asked again before so many more were taken that one of them can have: a session may have hundreds of
+    /// sources, and each has a flow to be looked at.
+    #[inline(never)]
     fn is_held(&mut self, domain: usize, link: usize) -> bool {
         let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
         let mut routes = intake.sources.values().flat_map(|s| s.routes.iter()).peekable();
         let first = routes.peek().map(|r| r.host);
-        let mut full = false;
+        let mut most = 0;
         for route in routes {
             let host = &self.hosts[route.host];
             let flow = host.flows[route.flow]
                 .as_ref()
                 .filter(|f| Some(route.host) == first && host.lanes.is_up(f.number.lane));
             let Some(flow) = flow else {
-                full = false;
+                most = 0;
                 break;
             };
-            full |= host.lanes.waiting(flow.number) + flow.held_back() >= ENOUGH;
+            most = most.max(host.lanes.waiting(flow.number) + flow.held_back());
         }
-        intake.held = full;
-        full
+        intake.allowance = ENOUGH.saturating_sub(most);
+        intake.held = intake.allowance == 0;
+        intake.held
     }
 
     /// Gives one message, or those of a bundle or pack, to the hosts of its sinks. Returns what its source is to be told, which the caller is to do for what was copied.

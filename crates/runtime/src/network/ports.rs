@@ -40,8 +40,10 @@ const SELDOM: Duration = Duration::from_micros(25);
 /// microseconds should not wait for the answers of those on which nothing ever comes.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
-    asked: Option<Duration>,
-    brought: Option<Duration>,
+    /// When it should be asked again, whatever the others bring.
+    due_at: Duration,
+    /// When it is quiet, if nothing comes until then.
+    quiet_at: Duration,
     /// Frames since it was last quiet, up to [`STREAK`].
     streak: usize,
 }
@@ -49,25 +51,21 @@ pub(crate) struct Looks {
 impl Looks {
     /// Whether it brings frames again and again.
     pub(crate) fn is_lively(&self, now: Duration) -> bool {
-        self.streak == STREAK && self.brought_lately(now)
-    }
-
-    fn brought_lately(&self, now: Duration) -> bool {
-        self.brought.is_some_and(|at| now.saturating_sub(at) < QUIET)
+        self.streak == STREAK && now < self.quiet_at
     }
 
     /// Whether it should be asked; `others` says that some datapath is lively.
     pub(crate) fn is_due(&self, now: Duration, others: bool) -> bool {
-        !others || self.is_lively(now) || self.asked.is_none_or(|at| now.saturating_sub(at) >= SELDOM)
+        !others || self.is_lively(now) || now >= self.due_at
     }
 
     /// It was asked, and brought so many frames.
     pub(crate) fn note(&mut self, now: Duration, frames: usize) {
-        self.asked = Some(now);
+        self.due_at = now + SELDOM;
         if frames > 0 {
-            let before = if self.brought_lately(now) { self.streak } else { 0 };
+            let before = if now < self.quiet_at { self.streak } else { 0 };
             self.streak = before.saturating_add(frames).min(STREAK);
-            self.brought = Some(now);
+            self.quiet_at = now + QUIET;
         }
     }
 }

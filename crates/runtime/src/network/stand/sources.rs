@@ -1,6 +1,7 @@
 //! Sessions with sources whose links are played here: what they say of their flows, and of those of others.
 
 use super::*;
+use crate::network::links::ENOUGH;
 use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
@@ -221,4 +222,38 @@ fn a_flow_that_is_opened_before_the_core_was_heard_is_not_lost() {
         session.read();
         assert_eq!((session.opened.len(), session.closed.len()), (1, 1), "{rung}");
     }
+}
+
+#[test]
+fn a_link_is_held_when_its_host_has_enough_and_seldom_asked_whether_it_has() {
+    let mut stand = Stand::new();
+    announce(&mut stand, 0, 1, 5);
+    let mut session = Speaker::new(&mut stand, 0, VICTIM, 5);
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    let intake = |stand: &Stand| {
+        let intake = stand.hub.domains[0].intakes.iter().flatten().next().expect("a link");
+        (intake.held, intake.allowance, intake.consumer.ready())
+    };
+    for _ in 0..100 {
+        session.emit(0, b"one by one");
+        stand.settle();
+    }
+    let heard = stand.heard.iter().filter(|bytes| *bytes == b"one by one").count();
+    assert_eq!((heard, intake(&stand)), (100, (false, ENOUGH - 100, false)));
+    // The host says nothing any more, and so gets no more than may be under way.
+    let now = stand.now;
+    for _ in 0..10_000 {
+        session.producer.reclaim(|_| {}).expect("an honest consumer");
+        if session.producer.credit() > 0 {
+            session.emit(0, b"at once");
+        }
+        stand.hub.turn(now);
+    }
+    assert_eq!(intake(&stand), (true, 0, true));
+    let host = &stand.hub.hosts[0];
+    let waits = host.lanes.waiting(host.flows[0].as_ref().expect("a flow").number);
+    assert!((ENOUGH..=ENOUGH + 1).contains(&waits), "{waits}");
+    // It speaks again.
+    stand.pass(Duration::from_secs(1));
+    assert!(matches!(intake(&stand), (false, 1.., false)), "{:?}", intake(&stand));
 }
