@@ -50,8 +50,9 @@ struct Asked {
 #[derive(Debug)]
 struct Outgoing {
     stream: Arc<StreamShared>,
-    /// Before it is accepted: the memory to make the producer of.
-    offered: Option<Arc<SharedMemory>>,
+    /// Before it is accepted: the memory to make the producer of, and how many entries it was made for: the session's limits may be
+    /// others by then.
+    offered: Option<(Arc<SharedMemory>, u32)>,
     at: usize,
     waiting: Vec<Wanted>,
     asked: HashMap<(u32, SinkId), Asked>,
@@ -432,10 +433,9 @@ impl Peers {
     }
 
     fn accepted(&mut self, at: usize, link: u32, accept: &peer::LinkAccept, fds: Vec<OwnedFd>) -> Result<()> {
-        let entries = self.shared.limits().link_entries;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let outgoing = pair.outgoing.get_mut(&link).ok_or_else(|| refuse("a link that was not offered"))?;
-        let memory = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
+        let (memory, entries) = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
         let [returns, counters] = &fds[..] else { return Err(refuse("an accepted link without memory")) };
         let needs = ReturnBlock::bytes(entries)? as u64;
         let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096))?);

@@ -3,7 +3,7 @@
 
 use crate::blocks::Pool;
 use crate::cursors::Cursors;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::message::{Copies, Extra, Origin, Pack, PackRef, RawMessage, Scattered, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
@@ -64,6 +64,8 @@ pub(crate) struct Rx {
     sets: Vec<WaitingSet>,
     /// How far sinks have come with sources whose link has ended.
     pub(crate) cursors: Cursors,
+    /// Why the runtime has not opened sinks again, by their places.
+    pub(crate) refused: HashMap<usize, Error>,
 }
 
 /// One link from a session with sources.
@@ -458,7 +460,7 @@ impl Rx {
                     }
                     Ok(None) => {
                         link.consumer.settle_if_short();
-                        if count == 1 {
+                        if count == 1 && self.refused.is_empty() {
                             return Ok(None);
                         }
                     }
@@ -540,7 +542,7 @@ impl Rx {
                 }
             }
         }
-        Ok(None)
+        self.nothing(sink)
     }
 
     /// Looks so many times whether something may be there for the sink: with one link that costs a load each.
@@ -548,7 +550,11 @@ impl Rx {
     pub(crate) fn look(&mut self, sink: usize, looks: u32) -> bool {
         let waits = self.sinks.get(sink).and_then(Option::as_ref).is_some_and(|s| s.open && s.queue.is_empty());
         let [Some(link)] = &mut self.links[..] else { return true };
-        if !waits || link.pack.is_some() || link.broken.is_some() || link.consumer.look(looks) {
+        if !(waits && self.refused.is_empty())
+            || link.pack.is_some()
+            || link.broken.is_some()
+            || link.consumer.look(looks)
+        {
             return true;
         }
         link.consumer.settle_if_short();
@@ -817,6 +823,7 @@ impl Rx {
 
     /// The handle of the sink in this place is gone.
     pub(crate) fn leave_place(&mut self, index: usize) {
+        self.refused.remove(&index);
         self.left.push(index);
     }
 
