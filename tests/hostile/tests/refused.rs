@@ -1,13 +1,21 @@
-//! What the runtime does not open again after its restart: the application hears of it, and calls say why.
+//! What the runtime does not open again after its restart: the application hears of it, and calls say why. And what it says in an order
+//! that two sockets do not keep.
 
 use insane::{Code, EffectiveQos, Event, Qos, Session, WaitSet};
-use insane_shm::socket::{Received, receive, send};
+use insane_shm::counters::{Counters, bytes as counter_bytes};
+use insane_shm::link::ReturnBlock;
+use insane_shm::memory::{Backing, SharedMemory};
+use insane_shm::socket::{Received, pair, receive, send};
 use insane_tests_host::{Host, Watchdog, reconcile};
+use insane_tests_hostile::{next, say};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
+use insane_wire::id::{PairToken, SessionId, SinkId};
+use insane_wire::peer::{self, ToPeer, to_peer};
 use insane_wire::{MAX_CONTROL_BYTES, PROTOCOL, decode, encode};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -302,5 +310,75 @@ fn a_refusal_that_cannot_pass_closes_what_it_is_about() {
         }
         opener.join().unwrap().unwrap();
     });
+    reconcile([&session], 0, 0);
+}
+
+/// The next thing that a session says on a pair, of those that `is` is true of.
+fn said(socket: &OwnedFd, is: impl Fn(&to_peer::Body) -> bool) -> (u32, to_peer::Body) {
+    loop {
+        let (ToPeer { link, body }, _) = next(socket.as_fd(), LIMIT).expect("the session says something");
+        if let Some(body) = body.filter(&is) {
+            return (link, body);
+        }
+    }
+}
+
+#[test]
+fn a_sink_that_is_said_to_be_back_before_it_is_said_to_be_gone_is_asked_for_again() {
+    let _watchdog = Watchdog::start("added-again", Duration::from_secs(60));
+    let mut runtime = Scripted::start();
+    let (session, _streams, source) = two_streams(&mut runtime);
+    let (ours, theirs) = pair().unwrap();
+    let (peer, sink) = (SessionId::random().to_bytes(), SinkId::random().to_bytes());
+    let told = control::Pair {
+        peer: peer.clone(),
+        token: PairToken::random().to_bytes(),
+        app: "network".into(),
+        network: true,
+        ..control::Pair::default()
+    };
+    let message = encode(&ToClient { request: 0, body: Some(to_client::Body::Pair(told)) });
+    assert!(send(runtime.connection.as_ref().unwrap().as_fd(), &message, &[theirs.as_fd()]).unwrap());
+    let flow = control::Flow {
+        stream: 2,
+        channel: 1,
+        epoch: source.epoch().to_bytes(),
+        sink: sink.clone(),
+        peer,
+        producer: true,
+        observer: false,
+    };
+    runtime.answer(0, to_client::Body::FlowAdded(flow.clone()));
+    let (link, offer) = said(&ours, |body| matches!(body, to_peer::Body::LinkOffer(_)));
+    let to_peer::Body::LinkOffer(offer) = offer else { unreachable!() };
+    let returns = ReturnBlock::bytes(offer.entries).unwrap();
+    let returns = Arc::new(SharedMemory::create("r", returns, false, true).unwrap());
+    ReturnBlock::create(returns.clone(), offer.entries).unwrap();
+    let counts = Arc::new(SharedMemory::create("c", counter_bytes(4), false, false).unwrap());
+    Counters::create(counts.clone(), 4).unwrap();
+    let accept = peer::LinkAccept { counter_bytes: counts.len() as u64 };
+    say(&ours, link, to_peer::Body::LinkAccept(accept), &[returns.fd(), counts.fd()]).unwrap();
+    let opened = |join| {
+        let (_, open) = said(&ours, |body| matches!(body, to_peer::Body::FlowOpen(_)));
+        let to_peer::Body::FlowOpen(open) = open else { unreachable!() };
+        let opened = peer::FlowOpened { source: open.source, sink: open.sink, join, ..peer::FlowOpened::default() };
+        say(&ours, link, to_peer::Body::FlowOpened(opened), &[]).unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        open.source
+    };
+    let number = opened(1);
+    // It is back, and its session has not read yet that it was gone.
+    runtime.answer(0, to_client::Body::FlowAdded(flow));
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| session.report("status"));
+        let (request, _) = runtime.next();
+        runtime.answer(request, to_client::Body::Report(control::Report { json: "{}".into(), more: false }));
+        asks.join().unwrap().unwrap();
+    });
+    assert_eq!(source.sinks(), 1);
+    let close = peer::FlowRef { source: number, sink };
+    say(&ours, link, to_peer::Body::FlowClose(close), &[]).unwrap();
+    said(&ours, |body| matches!(body, to_peer::Body::FlowClosed(_)));
+    opened(2);
     reconcile([&session], 0, 0);
 }

@@ -29,6 +29,7 @@ pub(super) fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32
         at: usize::MAX,
         waiting: Vec::new(),
         asked: HashMap::new(),
+        again: HashMap::new(),
         reopened: HashMap::new(),
         late: Vec::new(),
     };
