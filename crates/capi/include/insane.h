@@ -118,7 +118,7 @@ int insane_close_session(insane_session_t *session);
 enum insane_event {
     INSANE_EVENT_RUNTIME_LOST = 1, INSANE_EVENT_RUNTIME_BACK = 2, INSANE_EVENT_QOS_CHANGED = 3,
     INSANE_EVENT_PEER_LOST = 4, INSANE_EVENT_PEER_BROKEN = 5, INSANE_EVENT_SINK_GIVEN_UP = 6,
-    INSANE_EVENT_QOS_REFUSED = 7
+    INSANE_EVENT_QOS_REFUSED = 7, INSANE_EVENT_STREAM_REFUSED = 8
 };
 /* Takes the oldest event that was not taken yet and returns its number, 0 if there is none. Writes what has happened, in words,
  * into size bytes of text (at most size - 1 and a NUL); text may be NULL if size is 0. Never blocks. */

@@ -223,7 +223,7 @@ impl Rx {
             match self.take(sink) {
                 Ok(Some(message)) => {
                     // While one with a deadline is used, the next one may expire.
-                    let expires = message.get().extra.as_ref().is_some_and(|extra| extra.expires);
+                    let expires = message.get().extra.as_ref().is_some_and(|extra| extra.deadline_ns != 0);
                     batch.singles.push(message);
                     if expires {
                         break;

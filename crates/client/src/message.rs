@@ -120,8 +120,8 @@ pub(crate) struct Extra {
     pub(crate) cell: Option<CellWriter>,
     /// Set when several sinks of this session share the message: how many still have it.
     pub(crate) shared: Option<Arc<AtomicU32>>,
-    /// Whether it has a deadline.
-    pub(crate) expires: bool,
+    /// Past this it is worthless: nanoseconds of CLOCK_MONOTONIC, 0 for never.
+    pub(crate) deadline_ns: u64,
     /// Where it lies, if that is in several places.
     pub(crate) scattered: Option<Arc<Scattered>>,
     /// Where its copies are counted, if its sink wants to know.

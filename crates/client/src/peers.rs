@@ -50,11 +50,15 @@ struct Asked {
 #[derive(Debug)]
 struct Outgoing {
     stream: Arc<StreamShared>,
-    /// Before it is accepted: the memory to make the producer of.
-    offered: Option<Arc<SharedMemory>>,
+    /// Before it is accepted: the memory to make the producer of, and how many entries it was made for: the session's limits may be
+    /// others by then.
+    offered: Option<(Arc<SharedMemory>, u32)>,
     at: usize,
     waiting: Vec<Wanted>,
     asked: HashMap<(u32, SinkId), Asked>,
+    /// Flows that were added once more while they are open: their sink was gone meanwhile and is back, and they are asked for again
+    /// once the peer has closed them. That says it on the pair, and nobody knows which of the two sockets is read first.
+    again: HashMap<(usize, SinkId), Wanted>,
     /// Flows of a parked link that are open here too: their cells, and the numbers under which their sinks joined.
     reopened: HashMap<(usize, SinkId), Reopened>,
     /// Other flows that were opened while there was one.
@@ -333,7 +337,15 @@ impl Peers {
         // With itself a session has both ends of a pair; it produces on the first.
         let own = self.shared.id;
         let pair = self.pairs.iter_mut().flatten().find(|p| p.peer == peer && (peer != own || p.initiator));
-        let (false, Some(pair)) = (known, pair) else { return };
+        let Some(pair) = pair else { return };
+        let wanted = (index, epoch, sink, flow.channel, flow.observer);
+        if known {
+            let outgoing = pair.outgoing.values_mut().find(|o| Arc::ptr_eq(&o.stream, &stream));
+            if let Some(outgoing) = outgoing.filter(|_| pair.network) {
+                outgoing.again.insert((index, sink), wanted);
+            }
+            return;
+        }
         let link = pair.outgoing.iter().find(|(_, o)| Arc::ptr_eq(&o.stream, &stream)).map(|(l, _)| *l);
         let link = match link {
             Some(link) => link,
@@ -346,7 +358,7 @@ impl Peers {
             },
         };
         if let Some(outgoing) = pair.outgoing.get_mut(&link) {
-            outgoing.waiting.push((index, epoch, sink, flow.channel, flow.observer));
+            outgoing.waiting.push(wanted);
         }
         open_waiting(pair, link, parked.as_deref());
     }
@@ -432,10 +444,9 @@ impl Peers {
     }
 
     fn accepted(&mut self, at: usize, link: u32, accept: &peer::LinkAccept, fds: Vec<OwnedFd>) -> Result<()> {
-        let entries = self.shared.limits().link_entries;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let outgoing = pair.outgoing.get_mut(&link).ok_or_else(|| refuse("a link that was not offered"))?;
-        let memory = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
+        let (memory, entries) = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
         let [returns, counters] = &fds[..] else { return Err(refuse("an accepted link without memory")) };
         let needs = ReturnBlock::bytes(entries)? as u64;
         let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096))?);
@@ -663,6 +674,7 @@ impl Peers {
         let key = (flow.source as usize, sink);
         // This is about what it was asked first. It is back, and asked anew when it has heard that.
         let back = outgoing.asked.remove(&(flow.source, sink)).and_then(|asked| asked.again);
+        let back = outgoing.again.remove(&key).or(back);
         outgoing.reopened.remove(&key);
         outgoing.late.retain(|f| (f.source, &f.sink) != (flow.source, &flow.sink));
         outgoing.waiting.retain(|w| (w.0, w.2) != key);
@@ -775,6 +787,11 @@ impl Peers {
         });
         for (at, sinks) in routes {
             self.end_flows(stream, index, at, &sinks);
+        }
+        for outgoing in self.pairs.iter_mut().flatten().flat_map(|p| p.outgoing.values_mut()) {
+            if Arc::ptr_eq(&outgoing.stream, stream) {
+                outgoing.again.retain(|(source, _), _| *source != index);
+            }
         }
         let source = stream.tx.visit().sources[index].take();
         if let Some(source) = source {

@@ -3,7 +3,7 @@
 
 use crate::blocks::Pool;
 use crate::cursors::Cursors;
-use crate::error::{Code, Result};
+use crate::error::{Error, Result};
 use crate::message::{Copies, Extra, Origin, Pack, PackRef, RawMessage, Scattered, Taken};
 use crate::session::Shared;
 use insane_shm::counters::{CellWriter, Count};
@@ -26,12 +26,14 @@ pub(crate) const AHEAD: usize = 1024;
 
 mod made;
 mod maps;
+mod queue;
 mod release;
 mod sleep;
 mod tasks;
 
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
+use queue::is_past;
 pub(crate) use sleep::Sleep;
 use sleep::{WaitingSet, nudge_for};
 pub(crate) use tasks::Tasks;
@@ -62,6 +64,8 @@ pub(crate) struct Rx {
     sets: Vec<WaitingSet>,
     /// How far sinks have come with sources whose link has ended.
     pub(crate) cursors: Cursors,
+    /// Why the runtime has not opened sinks again, by their places.
+    pub(crate) refused: HashMap<usize, Error>,
 }
 
 /// One link from a session with sources.
@@ -456,7 +460,7 @@ impl Rx {
                     }
                     Ok(None) => {
                         link.consumer.settle_if_short();
-                        if count == 1 {
+                        if count == 1 && self.refused.is_empty() {
                             return Ok(None);
                         }
                     }
@@ -521,10 +525,9 @@ impl Rx {
 
     #[inline(never)]
     fn take_slowly(&mut self, sink: usize) -> Result<Option<RawMessage>> {
-        let Some(me) = self.sinks.get_mut(sink).and_then(Option::as_mut).filter(|s| s.open) else {
-            return Err(Code::Closed.into());
-        };
-        if let Some(message) = me.queue.pop_front() {
+        if self.waits(sink)?
+            && let Some(message) = self.sinks[sink].as_mut().and_then(|me| me.queue.pop_front())
+        {
             return Ok(Some(self.deliver(message)));
         }
         let count = self.links.len();
@@ -539,7 +542,7 @@ impl Rx {
                 }
             }
         }
-        Ok(None)
+        self.nothing(sink)
     }
 
     /// Looks so many times whether something may be there for the sink: with one link that costs a load each.
@@ -547,27 +550,15 @@ impl Rx {
     pub(crate) fn look(&mut self, sink: usize, looks: u32) -> bool {
         let waits = self.sinks.get(sink).and_then(Option::as_ref).is_some_and(|s| s.open && s.queue.is_empty());
         let [Some(link)] = &mut self.links[..] else { return true };
-        if !waits || link.pack.is_some() || link.broken.is_some() || link.consumer.look(looks) {
+        if !(waits && self.refused.is_empty())
+            || link.pack.is_some()
+            || link.broken.is_some()
+            || link.consumer.look(looks)
+        {
             return true;
         }
         link.consumer.settle_if_short();
         false
-    }
-
-    /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
-    ///
-    /// # Errors
-    /// [`Code::Closed`].
-    pub(crate) fn has(&mut self, sink: usize) -> Result<bool> {
-        let waits = |rx: &Self| match rx.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open) {
-            Some(me) => Ok(!me.queue.is_empty()),
-            None => Err(crate::Error::from(Code::Closed)),
-        };
-        if waits(self)? {
-            return Ok(true);
-        }
-        self.gather();
-        waits(self)
     }
 
     /// Counts a message as delivered; the last thing before the application has it.
@@ -601,7 +592,8 @@ impl Rx {
 
     fn route(&mut self, at: usize, d: &Descriptor, position: u64, wanted: Option<usize>) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
-        let late = d.deadline_ns != 0 && d.flags & FLAG_LAUNCH_TIME == 0 && now_ns() > d.deadline_ns;
+        let deadline_ns = if d.flags & FLAG_LAUNCH_TIME == 0 { d.deadline_ns } else { 0 };
+        let late = is_past(deadline_ns);
         let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
         if link.keeps {
             link.forget_recent();
@@ -664,19 +656,17 @@ impl Rx {
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
-            let (expires, copies) =
-                (d.deadline_ns != 0, self.sinks[*index].as_ref().and_then(|sink| sink.copies.clone()));
-            let extra = Extra { cell: Some(cell.clone()), shared: None, expires, scattered, copies };
+            let copies = self.sinks[*index].as_ref().and_then(|sink| sink.copies.clone());
+            let extra = Extra { cell: Some(cell.clone()), shared: None, deadline_ns, scattered, copies };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
-        let expires = d.deadline_ns != 0;
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         // Whoever takes finds its own; others may sleep.
         nudge_for(&mut self.sets, takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
         for (index, cell) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
-                Extra { cell: Some(cell), shared: shared.clone(), expires, scattered: scattered.clone(), copies };
+                Extra { cell: Some(cell), shared: shared.clone(), deadline_ns, scattered: scattered.clone(), copies };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
                 sink.queue.push_back(message);
@@ -833,6 +823,7 @@ impl Rx {
 
     /// The handle of the sink in this place is gone.
     pub(crate) fn leave_place(&mut self, index: usize) {
+        self.refused.remove(&index);
         self.left.push(index);
     }
 
@@ -866,17 +857,6 @@ impl Rx {
                     break;
                 }
             }
-        }
-    }
-
-    /// Whether a message waits in the sink's queue; see [`Self::gather`].
-    ///
-    /// # Errors
-    /// [`Code::Closed`].
-    pub(crate) fn queued(&self, sink: usize, id: SinkId) -> Result<bool> {
-        match self.sinks.get(sink).and_then(Option::as_ref).filter(|s| s.open && s.id == id) {
-            Some(me) => Ok(!me.queue.is_empty()),
-            None => Err(crate::Error::from(Code::Closed)),
         }
     }
 }

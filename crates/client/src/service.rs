@@ -20,6 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+mod reopen;
+
+use reopen::Refusals;
+
 const BELL: u64 = 0;
 const RUNTIME: u64 = 1;
 /// Event data from here on belong to [`Peers`].
@@ -35,8 +39,12 @@ const ROUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 enum Internal {
     Hello,
-    Stream(Arc<StreamShared>),
-    Endpoint,
+    /// A stream that is opened again; if the runtime refuses it and that can pass, after how long once more.
+    Stream(Arc<StreamShared>, Duration),
+    /// The same of a source or sink.
+    End(Endpoint, Duration),
+    /// Nothing is to be done with it.
+    Told,
 }
 
 /// The thread's state.
@@ -56,6 +64,7 @@ pub(crate) struct Service {
     ready: bool,
     first_hello: u64,
     retry_at: Option<Instant>,
+    refusals: Refusals,
     peers: Peers,
     shutdown: Option<Instant>,
 }
@@ -111,6 +120,7 @@ impl Service {
             ready: false,
             first_hello: 0,
             retry_at: None,
+            refusals: Refusals::default(),
             shutdown: None,
         };
         service.adopt(connection)?;
@@ -172,6 +182,7 @@ impl Service {
             if self.retry_at.is_some_and(|at| Instant::now() >= at) {
                 self.reconnect();
             }
+            self.try_refused();
             self.call_wakers();
             self.rouse();
             self.shared.notify();
@@ -222,7 +233,8 @@ impl Service {
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
         let rouse = self.shared.rousing.load(Ordering::Acquire).then(|| Instant::now() + ROUSE);
-        let next = [self.retry_at, self.shutdown, self.peers.retry_at(), rouse].into_iter().flatten().min()?;
+        let again = self.refusals.next();
+        let next = [self.retry_at, self.shutdown, self.peers.retry_at(), rouse, again].into_iter().flatten().min()?;
         let left = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         rustix::event::Timespec::try_from(left).ok()
     }
@@ -287,13 +299,15 @@ impl Service {
     fn tell(&mut self, body: to_runtime::Body) {
         if self.ready {
             let request = self.shared.next_request();
-            self.internal.insert(request, Internal::Endpoint);
+            self.internal.insert(request, Internal::Told);
             self.send(request, body);
         }
     }
 
-    fn ask(&mut self, request: u64, body: to_runtime::Body) {
-        if self.ready {
+    fn ask(&mut self, request: u64, mut body: to_runtime::Body) {
+        if let Err(why) = self.address(&mut body) {
+            lock(&self.shared.answers).insert(request, Err(why));
+        } else if self.ready {
             self.asked.push(request);
             self.send(request, body);
         } else {
@@ -326,6 +340,10 @@ impl Service {
         self.unsent.clear();
         self.internal.clear();
         self.report = None;
+        self.refusals.forget();
+        // Whatever has the same number at the next runtime is another.
+        self.shared.runtimes.fetch_add(1, Ordering::AcqRel);
+        lock(&self.shared.streams).iter().for_each(|s| s.number.store(0, Ordering::Release));
         let was_ready = std::mem::replace(&mut self.ready, false);
         for request in std::mem::take(&mut self.asked) {
             lock(&self.shared.answers).insert(request, Err(Code::RuntimeLost.into()));
@@ -387,7 +405,7 @@ impl Service {
 
     fn qos_changed(&mut self, changed: control::QosChanged) {
         let streams = lock(&self.shared.streams);
-        let stream = streams.iter().find(|s| s.number.load(Ordering::Relaxed) == changed.stream);
+        let stream = streams.iter().find(|s| changed.stream != 0 && s.number.load(Ordering::Relaxed) == changed.stream);
         if let (Some(stream), Some(effective)) = (stream, changed.effective) {
             lock(&stream.effective).insert(effective.peer.clone(), effective.clone());
             let stream = stream.name.clone();
@@ -425,90 +443,22 @@ impl Service {
                 lock(&self.shared.answers).insert(request, body);
             }
             Some(Internal::Hello) => self.hello_answered(request, body),
-            Some(Internal::Stream(stream)) => {
-                if let Ok(to_client::Body::StreamOpened(opened)) = body {
-                    stream.number.store(opened.stream, Ordering::Release);
-                    self.reopen(&stream);
+            Some(Internal::Stream(stream, wait)) => {
+                match body {
+                    Ok(to_client::Body::StreamOpened(opened)) => self.stream_is_back(&stream, opened),
+                    Ok(other) => self.refused_stream(&stream, crate::session::unexpected(&other), wait),
+                    Err(e) => self.refused_stream(&stream, e, wait),
                 }
                 self.check_ready();
             }
-            Some(Internal::Endpoint) => self.check_ready(),
-        }
-    }
-
-    fn hello_answered(&mut self, request: u64, body: Result<to_client::Body>) {
-        match body {
-            Ok(to_client::Body::Welcome(welcome)) => {
-                insane_shm::steps::reach(insane_shm::steps::Step::Reconnect);
-                self.shared.welcomed(welcome.clone());
-                let streams = lock(&self.shared.streams).clone();
-                for stream in streams {
-                    let name =
-                        if stream.name == stream.qos.unnamed_stream() { String::new() } else { stream.name.clone() };
-                    let strict = stream.strict.load(Ordering::Relaxed);
-                    let body = control::OpenStream { name, qos: Some(stream.qos), strict };
-                    let id = self.shared.next_request();
-                    self.internal.insert(id, Internal::Stream(stream));
-                    self.send(id, to_runtime::Body::OpenStream(body));
+            Some(Internal::End(end, wait)) => {
+                match body {
+                    Ok(_) => self.end_is_back(&end),
+                    Err(e) => self.refused_end(end, e, wait),
                 }
-                self.answer_opener(request, Ok(to_client::Body::Welcome(welcome)));
                 self.check_ready();
             }
-            Ok(other) => self.answer_opener(request, Err(crate::session::unexpected(&other))),
-            Err(e) => {
-                self.answer_opener(request, Err(e));
-                self.lost();
-            }
-        }
-    }
-
-    /// Only the very first hello has somebody who waits for its answer.
-    fn answer_opener(&self, request: u64, body: Result<to_client::Body>) {
-        if request == self.first_hello {
-            lock(&self.shared.answers).insert(request, body);
-        }
-    }
-
-    fn reopen(&mut self, stream: &Arc<StreamShared>) {
-        let number = stream.number.load(Ordering::Acquire);
-        let endpoints = lock(&self.shared.endpoints).clone();
-        for endpoint in endpoints {
-            let body = match endpoint {
-                Endpoint::Source { stream: s, channel, epoch, .. } if Arc::ptr_eq(&s, stream) => {
-                    let epoch = epoch.to_bytes();
-                    to_runtime::Body::OpenSource(control::OpenSource { stream: number, channel: Some(channel), epoch })
-                }
-                Endpoint::Sink { stream: s, channel, id, observer } if Arc::ptr_eq(&s, stream) => {
-                    let sink = id.to_bytes();
-                    to_runtime::Body::OpenSink(control::OpenSink {
-                        stream: number,
-                        channel: Some(channel),
-                        sink,
-                        observer,
-                    })
-                }
-                _ => continue,
-            };
-            let id = self.shared.next_request();
-            self.internal.insert(id, Internal::Endpoint);
-            self.send(id, body);
-        }
-    }
-
-    /// Once everything is reopened, what the application asked meanwhile is sent.
-    fn check_ready(&mut self) {
-        if self.ready || !self.internal.is_empty() || self.runtime.is_none() {
-            return;
-        }
-        self.ready = true;
-        if self.first_hello != 0 && lock(&self.shared.answers).contains_key(&self.first_hello) {
-            // The very first hello: the session is only now being opened.
-            self.first_hello = 0;
-        } else {
-            self.shared.event(Event::RuntimeBack);
-        }
-        for (request, body) in std::mem::take(&mut self.parked) {
-            self.ask(request, body);
+            Some(Internal::Told) => self.check_ready(),
         }
     }
 }

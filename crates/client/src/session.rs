@@ -58,9 +58,9 @@ pub(crate) enum Command {
 pub enum Event {
     /// The runtime was lost; local channels go on and the library reconnects.
     RuntimeLost,
-    /// The runtime is back and everything is reopened.
+    /// The runtime is back and everything is reopened that it does not refuse ([`Self::StreamRefused`]).
     RuntimeBack,
-    /// The effective QoS of a stream towards a peer changed.
+    /// The effective QoS of a stream towards a peer changed; towards `local`, it or an end of it is open again that was refused.
     QosChanged {
         /// The stream's name.
         stream: String,
@@ -93,9 +93,33 @@ pub enum Event {
         /// The host as its `peer`, and the reasons; its datapath is `none`.
         effective: EffectiveQos,
     },
+    /// The runtime does not open a stream again after its restart, or a source or sink of it. Calls on what is refused fail with the
+    /// reason where they would wait.
+    StreamRefused {
+        /// The stream's name.
+        stream: String,
+        /// The source or sink, in words; empty if it is the whole stream.
+        end: String,
+        /// The reason.
+        error: Error,
+        /// Whether it is tried again; if not, the sources and sinks that this is about are closed.
+        retried: bool,
+    },
 }
 
 impl Event {
+    /// The numbers and names of all events, for bindings that list them.
+    pub const ALL: &'static [(u32, &'static str)] = &[
+        (1, "RuntimeLost"),
+        (2, "RuntimeBack"),
+        (3, "QosChanged"),
+        (4, "PeerLost"),
+        (5, "PeerBroken"),
+        (6, "SinkGivenUp"),
+        (7, "QosRefused"),
+        (8, "StreamRefused"),
+    ];
+
     /// Its number, the same in Rust, C and Python.
     #[must_use]
     pub const fn number(&self) -> u32 {
@@ -107,21 +131,14 @@ impl Event {
             Self::PeerBroken { .. } => 5,
             Self::SinkGivenUp { .. } => 6,
             Self::QosRefused { .. } => 7,
+            Self::StreamRefused { .. } => 8,
         }
     }
 
     /// Its name, the same in Rust, C and Python.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::RuntimeLost => "RuntimeLost",
-            Self::RuntimeBack => "RuntimeBack",
-            Self::QosChanged { .. } => "QosChanged",
-            Self::PeerLost { .. } => "PeerLost",
-            Self::PeerBroken { .. } => "PeerBroken",
-            Self::SinkGivenUp { .. } => "SinkGivenUp",
-            Self::QosRefused { .. } => "QosRefused",
-        }
+        Self::ALL[self.number() as usize - 1].1
     }
 }
 
@@ -130,7 +147,7 @@ impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::RuntimeLost => f.write_str("the runtime is lost; local channels go on and the library reconnects"),
-            Self::RuntimeBack => f.write_str("the runtime is back and everything is reopened"),
+            Self::RuntimeBack => f.write_str("the runtime is back and everything is reopened that it does not refuse"),
             Self::QosChanged { stream, effective: e } => {
                 let qos = e.qos.unwrap_or_default().canonical();
                 write!(f, "stream `{stream}` towards {}: {}/{} {qos}", e.peer, e.datapath, e.transport)?;
@@ -143,6 +160,11 @@ impl std::fmt::Display for Event {
             }
             Self::QosRefused { stream, effective: e } => {
                 write!(f, "stream `{stream}` does not go to {}: {}", e.peer, e.reasons.join("; "))
+            }
+            Self::StreamRefused { stream, end, error, retried } => {
+                let what = if end.is_empty() { "it".into() } else { end.clone() };
+                let then = if *retried { "it is tried again" } else { "what was open of it is closed" };
+                write!(f, "stream `{stream}`: the runtime does not open {what} again, {error}; {then}")
             }
         }
     }
@@ -171,6 +193,8 @@ pub(crate) struct Shared {
     /// Sleeps are to end, and the service thread sees to it.
     pub(crate) rousing: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// How many connections with a runtime have ended.
+    pub(crate) runtimes: AtomicU64,
     /// Segments of peers that are mapped.
     pub(crate) maps: AtomicUsize,
     forks: u32,
@@ -212,6 +236,7 @@ impl Shared {
             endpoints: Mutex::new(Vec::new()),
             events: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
+            runtimes: AtomicU64::new(0),
             rousing: AtomicBool::new(false),
             maps: AtomicUsize::new(0),
             forks: fork::count(),
@@ -312,6 +337,8 @@ impl Shared {
             *lock(&self.limits) = limits;
         }
         *lock(&self.welcome) = Some(welcome);
+        let streams = lock(&self.streams).clone();
+        streams.iter().for_each(|stream| stream.share_anew());
     }
 
     pub(crate) fn close_sink(&self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
@@ -490,14 +517,21 @@ impl Session {
             if shared.qos != qos {
                 return Err(Error::new(Code::QosConflict, format!("stream `{full}`")));
             }
+            shared.check_refusal()?;
             if !strict || shared.strict.load(Ordering::Relaxed) {
                 return Ok(Stream { shared });
             }
         }
-        let body = to_runtime::Body::OpenStream(control::OpenStream { name: name.to_owned(), qos: Some(qos), strict });
-        match self.shared.ask(body)? {
-            to_client::Body::StreamOpened(opened) => {
-                let mut streams = lock(&self.shared.streams);
+        let open = control::OpenStream { name: name.to_owned(), qos: Some(qos), strict };
+        loop {
+            let runtimes = self.shared.runtimes.load(Ordering::Acquire);
+            let opened = match self.shared.ask(to_runtime::Body::OpenStream(open.clone()))? {
+                to_client::Body::StreamOpened(opened) => opened,
+                other => return Err(unexpected(&other)),
+            };
+            let mut streams = lock(&self.shared.streams);
+            // The number may be that of a runtime that is gone, and the next was not told of a stream that is not among these.
+            if self.shared.runtimes.load(Ordering::Acquire) == runtimes {
                 if let Some(shared) = streams.iter().find(|s| s.name == opened.name).cloned() {
                     shared.strict.fetch_or(strict, Ordering::Relaxed);
                     return Ok(Stream { shared });
@@ -507,9 +541,8 @@ impl Session {
                     lock(&shared.effective).insert("local".into(), ceiling);
                 }
                 streams.push(shared.clone());
-                Ok(Stream { shared })
+                return Ok(Stream { shared });
             }
-            other => Err(unexpected(&other)),
         }
     }
 

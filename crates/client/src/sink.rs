@@ -32,6 +32,9 @@ const GIVE_WAY: u32 = 4;
 /// Sleeps between two trials.
 const SLEEPS_PER_TRIAL: u32 = 64;
 
+/// How often a callback's thread looks for messages of a sink that the runtime refuses.
+const REFUSED: Duration = Duration::from_millis(20);
+
 /// The consuming end of a channel. Usable from any thread; dropping it closes it.
 #[derive(Debug)]
 pub struct Sink {
@@ -80,6 +83,7 @@ impl Sink {
     pub(crate) fn open(stream: Arc<StreamShared>, channel: Channel<'_>, options: SinkOptions) -> Result<Self> {
         let session = stream.session.clone();
         session.check()?;
+        stream.check_refusal()?;
         let id = SinkId::random();
         let channel_id = channel.id(&session.domain(), &stream.name)?;
         let copies = options.scattered.then(|| Arc::new(Copies::default()));
@@ -153,6 +157,10 @@ impl Sink {
     #[inline]
     fn check(&self) -> Result<()> {
         if self.forks == fork::count() { Ok(()) } else { Err(Code::Forked.into()) }
+    }
+
+    fn is_open(&self) -> bool {
+        self.check().is_ok() && self.stream.rx.visit().is_open(self.index, self.id)
     }
 
     /// Takes the next message, waiting for one for ever, as the sink's options say.
@@ -504,7 +512,16 @@ impl Sink {
         let inner = sink.clone();
         let thread = std::thread::Builder::new()
             .name("insane-callback".into())
-            .spawn(move || while inner.consume_each(usize::MAX, None, &mut f).is_ok() {})
+            .spawn(move || {
+                loop {
+                    match inner.consume_each(usize::MAX, None, &mut f) {
+                        Ok(_) => {}
+                        // The runtime refuses it, and may take it back.
+                        Err(_) if inner.is_open() => std::thread::sleep(REFUSED),
+                        Err(_) => return,
+                    }
+                }
+            })
             .map_err(|e| Error::new(Code::System, e.to_string()))?;
         Ok(Callback { sink, thread: Some(thread) })
     }

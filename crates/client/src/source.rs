@@ -135,6 +135,7 @@ impl Source {
     pub(crate) fn open(stream: Arc<StreamShared>, channel: Channel<'_>, options: SourceOptions) -> Result<Self> {
         let session = stream.session.clone();
         session.check()?;
+        stream.check_refusal()?;
         let epoch = Epoch::random();
         let id = channel.id(&session.domain(), &stream.name)?;
         let cell = session.cells().start(CellState::Source, epoch, SinkId(0))?;
@@ -379,7 +380,7 @@ impl Source {
         self.check()?;
         let mut tx = self.stream.tx.lock();
         tx.flush(self.index);
-        if tx.sources[self.index].is_some() { Ok(()) } else { Err(Code::Closed.into()) }
+        if tx.sources[self.index].is_some() { Ok(()) } else { Err(tx.closed(self.index)) }
     }
 
     /// As [`Self::emit`]; the message is worthless `within` from now and expires, counted, if it is not consumed by then.

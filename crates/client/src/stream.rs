@@ -3,7 +3,7 @@
 use crate::error::{Code, Error, Result};
 use crate::options::{SinkOptions, SourceOptions};
 use crate::rx::Rx;
-use crate::session::Shared;
+use crate::session::{Shared, lock};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::tx::Tx;
@@ -22,12 +22,14 @@ pub(crate) struct StreamShared {
     pub(crate) qos: Qos,
     pub(crate) strict: AtomicBool,
     pub(crate) reliable: bool,
-    /// The stream's number at the runtime; another one after the runtime's restart.
+    /// The stream's number at the runtime; another one after the runtime's restart, and 0 as long as it is not open there.
     pub(crate) number: AtomicU32,
     pub(crate) open: AtomicBool,
     pub(crate) tx: BiasedLock<Tx>,
     pub(crate) rx: BiasedLock<Rx>,
     pub(crate) effective: Mutex<BTreeMap<String, EffectiveQos>>,
+    /// Why the runtime has not opened it again.
+    pub(crate) refused: Mutex<Option<Error>>,
     wakers: Arc<Mutex<Vec<std::task::Waker>>>,
 }
 
@@ -184,6 +186,22 @@ impl StreamShared {
             tx: BiasedLock::new(tx),
             rx: BiasedLock::new(rx),
             effective: Mutex::new(BTreeMap::new()),
+            refused: Mutex::new(None),
+        }
+    }
+
+    /// Fails with the runtime's reason if it has not opened the stream again.
+    pub(crate) fn check_refusal(&self) -> Result<()> {
+        lock(&self.refused).clone().map_or(Ok(()), Err)
+    }
+
+    /// What the session's limits allow the stream now.
+    pub(crate) fn share_anew(&self) {
+        let share = self.session.limits().memory_bytes / 2;
+        let mut tx = self.tx.visit();
+        if tx.share != share {
+            tx.share = share;
+            tx.share_out();
         }
     }
 }

@@ -2,7 +2,7 @@
 //! stream's biased lock.
 
 use crate::blocks::{Block, Pool};
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::log::{Entry, Log};
 use crate::revive::Parked;
 use crate::session::Shared;
@@ -13,7 +13,7 @@ use insane_shm::segment::Segment;
 use insane_shm::slab::{Slab, SlotId, Told};
 use insane_shm::wait::WakeNeed;
 use insane_wire::id::SinkId;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub(crate) struct Tx {
     /// Whether slots to pack small messages into are wanted, or were made; and slots for larger ones.
     pub(crate) packs: Packs,
     pub(crate) wide_packs: Packs,
+    /// Why the runtime has not opened sources again, by their places.
+    pub(crate) refused: HashMap<usize, Error>,
 }
 
 /// One link to a session with sinks.
@@ -671,10 +673,16 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn emit(&mut self, index: usize, emit: &Emit<'_>) -> Result<u64> {
         let Some(Some(source)) = self.sources.get_mut(index) else {
-            return Err(Code::Closed.into());
+            return Err(self.closed(index));
         };
         if source.pack.is_some() {
             return self.emit_after_pack(index, emit);
+        }
+        if source.routes.is_empty() {
+            if let Some(why) = self.refused.get(&index) {
+                return Err(why.clone());
+            }
+            source.cell.add(Count::NoSink, 1);
         }
         source.batching = emit.more;
         source.sequence += 1;
@@ -697,9 +705,6 @@ impl Tx {
             count: 1,
             joined: 0,
         };
-        if source.routes.is_empty() {
-            source.cell.add(Count::NoSink, 1);
-        }
         let bytes = emit.place.slot().map_or(0, |s| self.slab.stride(s.segment));
         let mut full = false;
         for route in &mut source.routes {
@@ -712,6 +717,12 @@ impl Tx {
             self.note_fates();
         }
         Ok(sequence)
+    }
+
+    /// Why a source is closed.
+    #[cold]
+    pub(crate) fn closed(&self, index: usize) -> Error {
+        self.refused.get(&index).cloned().unwrap_or_else(|| Code::Closed.into())
     }
 
     #[cold]

@@ -199,7 +199,7 @@ impl WaitSet {
     }
 
     /// Appends the keys of the sinks that have a message, in turns, and returns how many. A sink that was closed is among
-    /// them once, and is removed. Never blocks. Streams on which nothing has come cost one look per link.
+    /// them once, and is removed; one that the runtime refuses ([`crate::Event::StreamRefused`]) is among them as long. Never blocks. Streams on which nothing has come cost one look per link.
     ///
     /// # Errors
     /// [`Code::Forked`].
@@ -216,12 +216,15 @@ impl WaitSet {
         for turn in 0..count {
             let key = (self.next + turn) % count;
             let Some(member) = &self.members[key] else { continue };
-            match member.stream.rx.lock().queued(member.index, member.id) {
+            let mut rx = member.stream.rx.lock();
+            match rx.queued(member.index, member.id) {
                 Ok(true) => keys.push(key),
                 Ok(false) => {}
                 Err(_) => {
                     keys.push(key);
-                    closed.push(key);
+                    if !rx.is_open(member.index, member.id) {
+                        closed.push(key);
+                    }
                 }
             }
         }

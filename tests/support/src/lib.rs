@@ -75,7 +75,16 @@ impl Host {
     /// # Panics
     /// When it cannot.
     pub fn restart(&mut self) {
+        self.restart_with(|_| ());
+    }
+
+    /// Starts it again with a changed configuration.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn restart_with(&mut self, change: impl FnOnce(&mut Config)) {
         self.stop();
+        change(&mut self.config);
         self.server = Some(Server::start(self.config.clone()).expect("the runtime starts again"));
     }
 }

@@ -2,7 +2,7 @@
 
 use insane::{Channel, Code, Event, Qos, Reliability, SinkOptions, SourceOptions, Wait, WhenFull};
 use insane_tests_host::{Host, Watchdog, reconcile, reconcile_cells};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -189,6 +189,37 @@ fn late_messages_expire_and_closed_sinks_are_counted() {
     reconcile([&a, &b], 12, 1);
     assert_eq!(source.sinks(), 0);
     assert_eq!(a.stream(Qos::default()).unwrap().audit().held, 0);
+}
+
+#[test]
+fn a_message_that_waits_at_its_sink_past_its_deadline_expires() {
+    let _watchdog = Watchdog::start("expire-queued", LIMIT);
+    let host = Host::start();
+    let (a, b) = (host.session("source"), host.session("sink"));
+    let stream = b.stream(Qos::default()).unwrap();
+    let (one, two) = (stream.sink("late").unwrap(), stream.sink("late").unwrap());
+    let source = a.stream(Qos::default()).unwrap().source("late").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    let emit = |within| {
+        let mut buffer = source.buffer(100).unwrap();
+        buffer.fill(1);
+        source.emit_within(buffer, within).unwrap()
+    };
+    let within = Duration::from_millis(500);
+    let (began, late) = (Instant::now(), emit(within));
+    // It comes in time, and is moved to both sinks' queues.
+    assert!(one.has_message().unwrap() || began.elapsed() > within);
+    while began.elapsed() <= within + Duration::from_millis(10) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!one.has_message().unwrap(), "what is late is not to be had");
+    let good = emit(LIMIT);
+    assert_eq!(two.consume_timeout(LIMIT).unwrap().sequence(), good.0);
+    assert_eq!(one.try_each(9, |m| assert_eq!(m.sequence(), good.0)).unwrap(), 1);
+    let outcome = source.outcome(late).unwrap();
+    assert_eq!((outcome.expired, outcome.delivered), (2, 0), "{outcome:?}");
+    assert_eq!(source.outcome(good).unwrap().delivered, 2);
+    reconcile([&a, &b], 4, 2);
 }
 
 #[test]

@@ -183,3 +183,24 @@ fn the_last_waker_of_a_task_may_have_messages() {
     }
     reconcile([&a, &b], 2, 2);
 }
+
+#[test]
+fn events_have_the_same_numbers_in_all_languages() {
+    let numbers: Vec<u32> = insane::Event::ALL.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u32).collect::<Vec<_>>());
+    assert_eq!(insane::Event::RuntimeLost.name(), "RuntimeLost");
+    let read = |path| std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let (header, stub, guide) =
+        (read("crates/capi/include/insane.h"), read("python/insane/_native.pyi"), read("docs/guide/README.md"));
+    for (number, name) in insane::Event::ALL {
+        let mut c = String::new();
+        for letter in name.chars() {
+            c.extend(letter.is_uppercase().then_some('_'));
+            c.push(letter.to_ascii_uppercase());
+        }
+        assert!(header.contains(&format!("INSANE_EVENT{c} = {number}")), "{name} in C");
+        assert!(stub.contains(&format!("{number} {name}")), "{name} in Python");
+        assert!(guide.contains(&format!("{number} `{name}`")), "{name} in the guide");
+    }
+    assert_eq!(header.matches(" INSANE_EVENT_").count(), numbers.len());
+}

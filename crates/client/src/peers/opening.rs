@@ -25,10 +25,11 @@ pub(super) fn offer(pair: &mut PairEnd, stream: &Arc<StreamShared>, entries: u32
     pair.send(link, Body::LinkOffer(body), &[memory.fd()]);
     let outgoing = Outgoing {
         stream: stream.clone(),
-        offered: Some(memory),
+        offered: Some((memory, entries)),
         at: usize::MAX,
         waiting: Vec::new(),
         asked: HashMap::new(),
+        again: HashMap::new(),
         reopened: HashMap::new(),
         late: Vec::new(),
     };

@@ -51,7 +51,7 @@ impl Rx {
     /// Announces that a thread sleeps for this sink, and looks again. `None`: there is something, do not sleep.
     pub(crate) fn announce(&mut self, sink: usize) -> Option<Sleep> {
         let me = self.sinks.get(sink).and_then(Option::as_ref)?;
-        if !me.open || !me.queue.is_empty() {
+        if !me.open || !me.queue.is_empty() || self.refused.contains_key(&sink) {
             return None;
         }
         let seen = me.interrupt.load(Ordering::Acquire);
@@ -141,7 +141,7 @@ impl Rx {
         }
         let queued = self.sinks.get(sink).and_then(Option::as_ref).is_none_or(|s| !s.open || !s.queue.is_empty());
         let ready = self.links.iter().flatten().any(|l| l.broken.is_none() && l.ready());
-        !queued && !ready
+        !queued && !ready && !self.refused.contains_key(&sink)
     }
 
     /// A wait set looks for a sink of this stream from now on, by the event descriptor that it is told with.

@@ -33,7 +33,7 @@ impl Tx {
     pub(crate) fn outcome(&mut self, index: usize, sequence: u64) -> Result<Outcome> {
         self.close_pack(index, false);
         self.reclaim_all();
-        let source = self.sources.get(index).and_then(Option::as_ref).ok_or(Code::Closed)?;
+        let source = self.sources.get(index).and_then(Option::as_ref).ok_or_else(|| self.closed(index))?;
         if sequence == 0 || sequence > source.sequence {
             return Err(Error::new(Code::UnknownToken, format!("this source has emitted {}", source.sequence)));
         }

@@ -26,7 +26,7 @@ use insane_wire::keyed::{Key, Keyed};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,8 @@ pub(crate) struct Domain {
     pub(crate) notes: Vec<Note>,
     /// Flows of which the core had said nothing when sessions wanted them.
     pub(crate) early: Vec<Wanted>,
+    /// Flows that are wanted again while what was emitted for the ones before is still to be taken.
+    pub(crate) held: BTreeMap<(usize, u32, SinkId), Wanted>,
 }
 
 impl Pair {
@@ -173,6 +175,7 @@ impl Domain {
             next_number: 0,
             notes: Vec::new(),
             early: Vec::new(),
+            held: BTreeMap::new(),
         })
     }
 
@@ -408,6 +411,23 @@ impl Domain {
         if let Some(pair) = self.pairs[pair].as_mut().filter(|_| !intake.gone) {
             pair.send(number, Body::FlowClose(close), &[]);
         }
+    }
+
+    /// As [`Self::detach`], unless its source was told already, or has ended the flow by itself: each is told once, so that what it says
+    /// to that is not taken for the end of a flow that it opens afterwards.
+    pub(crate) fn withdraw(&mut self, link: usize, source: u32, sink: SinkId) {
+        let of = self.intakes[link].as_ref().and_then(|intake| intake.sources.get(&source));
+        let mut sinks = of.into_iter().flat_map(|of| of.routes.iter()).flat_map(|route| route.sinks.iter());
+        if sinks.any(|s| s.id == sink && s.end.is_none() && !s.detached) {
+            self.detach(link, source, sink);
+        }
+    }
+
+    /// Whether a flow of a source to a sink has ended, or its source was told that it has, and what was emitted for it is not all taken.
+    pub(crate) fn is_ending(&self, link: usize, source: u32, sink: SinkId) -> bool {
+        let of = self.intakes[link].as_ref().and_then(|intake| intake.sources.get(&source));
+        let mut sinks = of.into_iter().flat_map(|of| of.routes.iter()).flat_map(|route| route.sinks.iter());
+        sinks.any(|s| s.id == sink && (s.end.is_some() || s.detached))
     }
 
     /// The source of a link under its number, new if it is not known.

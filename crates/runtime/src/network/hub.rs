@@ -47,6 +47,9 @@ const TENDING: Duration = Duration::from_micros(10);
 /// How often it looks whether sinks whose turn has not come can have it.
 const LATER: Duration = Duration::from_millis(5);
 
+/// How long a sink that was gone and is back waits for the sessions of its sources to let go of it: they mostly do at once.
+pub(crate) const LET_GO: Duration = Duration::from_millis(200);
+
 /// How often what is not urgent is done: accounts, reports, directory.
 const CHORES: Duration = Duration::from_millis(1);
 
@@ -124,6 +127,8 @@ pub(crate) struct Hub {
     pub(crate) next_request: u64,
     /// Sinks whose turn has not come.
     pub(crate) later: Vec<Change>,
+    /// Until when the sessions of sources may let go of sinks that were gone and are back.
+    pub(crate) letting_go: HashMap<SinkId, Duration>,
     /// A host is lost, or a source of one has ended: those that claim what it had are heard again.
     pub(crate) claims_due: bool,
     pub(crate) underway: Underway,
@@ -223,6 +228,7 @@ impl Hub {
             wants: HashMap::new(),
             next_request: 1,
             later: Vec::new(),
+            letting_go: HashMap::new(),
             claims_due: false,
             underway: Underway::default(),
             words: 0,
@@ -377,6 +383,7 @@ impl Hub {
     fn tend(&mut self) -> bool {
         let mut busy = false;
         self.prune_all();
+        self.look_at_held();
         let mut gone = Vec::new();
         for domain in &mut self.domains {
             busy |= domain.tend(&mut gone);
@@ -744,7 +751,7 @@ impl Hub {
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
         lanes.filter_map(Path::timeout).for_each(&mut until);
-        if !self.later.is_empty() {
+        if !self.later.is_empty() || self.domains.iter().any(|domain| !domain.held.is_empty()) {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);

@@ -73,7 +73,7 @@ impl Hub {
     /// A session wants to open a flow.
     pub(crate) fn wanted_by_session(&mut self, at: usize, wanted: Wanted) {
         match self.domains[at].is_matched(&wanted) {
-            Some(true) => self.open_wanted(at, wanted),
+            Some(true) => self.wanted(at, wanted),
             Some(false) => self.domains[at].early.push(wanted),
             None => {}
         }
@@ -93,7 +93,7 @@ impl Hub {
 
     fn decide(&mut self, at: usize, wanted: Wanted) {
         match self.domains[at].is_matched(&wanted) {
-            Some(true) => self.open_wanted(at, wanted),
+            Some(true) => self.wanted(at, wanted),
             Some(false) => {
                 tracing::debug!(epoch = %wanted.epoch, sink = %wanted.sink, "a flow that is none of its session's");
                 self.domains[at].detach(wanted.link, wanted.source, wanted.sink);
@@ -102,8 +102,11 @@ impl Hub {
         }
     }
 
-    fn open_wanted(&mut self, at: usize, wanted: Wanted) {
-        let Wanted { link, source, epoch, sink, channel, strict, .. } = wanted;
-        self.wanted(at, (link, source, epoch), sink, channel, strict);
+    /// Looks again at flows that were wanted while the ones before had not ended.
+    pub(crate) fn look_at_held(&mut self) {
+        for at in 0..self.domains.len() {
+            let held = std::mem::take(&mut self.domains[at].held);
+            held.into_values().for_each(|wanted| self.decide(at, wanted));
+        }
     }
 }

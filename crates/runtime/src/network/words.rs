@@ -6,9 +6,10 @@ use crate::network::directory::Change;
 use crate::network::domain::place;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
-use crate::network::hub::Hub;
+use crate::network::hub::{Hub, LET_GO};
 use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
+use crate::network::matches::Wanted;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
 use insane_shm::steps::{Step, reach};
@@ -399,14 +400,8 @@ impl Hub {
     }
 
     /// A local source is to have a sink of another host.
-    pub(crate) fn wanted(
-        &mut self,
-        at: usize,
-        (link, source, epoch): (usize, u32, Epoch),
-        sink: SinkId,
-        channel: u64,
-        strict: bool,
-    ) {
+    pub(crate) fn wanted(&mut self, at: usize, wanted: Wanted) {
+        let Wanted { link, source, epoch, sink, channel, strict, .. } = wanted;
         let known = self.sinks.get(&sink).filter(|s| s.domain == at && s.announced.channel == channel);
         tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
@@ -421,6 +416,10 @@ impl Hub {
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
         let open = self.hosts[host].by_key.get(&(epoch, sink)).and_then(|a| self.hosts[host].accounts[*a].as_ref());
         if open.is_some_and(|a| !a.closing) {
+            // Its source's session has let go of the one before, or is about to: then there may be another.
+            if domain.is_ending(link, source, sink) {
+                domain.held.insert((link, source, sink), wanted);
+            }
             return;
         }
         if !fits || domain.source(link, source, epoch).is_none() {
@@ -505,9 +504,12 @@ impl Hub {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
-                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it.
+                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it. Who does not
+                    // in time is stopped, and no reason for others to do without: it asks when it goes on.
                     let mut accounts = self.hosts.iter().flat_map(|host| host.accounts.iter().flatten());
-                    if accounts.any(|a| a.sink == sink && !a.closing) {
+                    if accounts.any(|a| a.sink == sink && !a.closing)
+                        && now < *self.letting_go.entry(sink).or_insert(now + LET_GO)
+                    {
                         self.later.push(Change::Added { host, sink: announced });
                         continue;
                     }
@@ -523,6 +525,7 @@ impl Hub {
                     let conn = self.domains[domain].conn;
                     tracing::debug!(me = self.own_name, host, %sink, "sink");
                     reach(Step::Announce);
+                    self.letting_go.remove(&sink);
                     self.sinks
                         .insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
                     self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
@@ -530,6 +533,7 @@ impl Hub {
                 Change::Removed { host, sink } => {
                     let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
                     self.later.retain(|c| !is_it(c));
+                    self.letting_go.remove(&sink);
                     tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
                     self.domains[gone.domain].forget_matches(sink);
@@ -545,7 +549,8 @@ impl Hub {
                         .filter(|a| a.sink == sink && !a.closing)
                         .map(|a| (a.domain, a.link, a.source))
                         .collect();
-                    ends.into_iter().for_each(|(domain, link, source)| self.domains[domain].detach(link, source, sink));
+                    ends.into_iter()
+                        .for_each(|(domain, link, source)| self.domains[domain].withdraw(link, source, sink));
                 }
             }
         }
