@@ -5,6 +5,7 @@ use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
+use crate::network::kept::Kept;
 use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::long_words::LongWords;
 use insane_datapath::Address;
@@ -100,8 +101,7 @@ pub(crate) struct Host {
     pub(crate) refused: HashSet<SinkId>,
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
-    /// Frames that are kept for messages out of order.
-    pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
+    pub(crate) kept: Kept,
     /// Sources of which something old is still to be finished.
     pub(crate) postponed: Vec<insane_wire::host::Source>,
     /// Sources that another host has.
@@ -202,7 +202,7 @@ impl Host {
             refused: HashSet::new(),
             accounts: Vec::new(),
             by_key: HashMap::new(),
-            frames: HashMap::new(),
+            kept: Kept::default(),
             postponed: Vec::new(),
             claims: Vec::new(),
             run: 0,
@@ -277,7 +277,7 @@ impl Host {
             && self.requested.is_empty()
             && self.postponed.is_empty()
             && self.claims.is_empty()
-            && self.frames.is_empty()
+            && self.kept.len() == 0
             && self.egress.waiting() == 0
     }
 

@@ -101,7 +101,6 @@ pub(crate) struct Hub {
     pub(crate) table: policy::Table,
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
-    next_frame: u64,
     /// Bytes that were received since others were last offered this core.
     received: usize,
     /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
@@ -200,7 +199,6 @@ impl Hub {
             absent,
             table,
             requests: Requests::default(),
-            next_frame: 0,
             received: 0,
             drained: None,
             sleeps,
@@ -510,16 +508,19 @@ impl Hub {
         for landed in rx.landed.drain(..) {
             let Ok(number) = usize::try_from(landed.token) else { continue };
             let Some(host) = owners.get(number) else { continue };
-            let Host { lanes, incoming, control_in, long_words, .. } = &mut hosts[*host];
+            let Host { lanes, incoming, control_in, long_words, kept, .. } = &mut hosts[*host];
             let control = *control_in;
-            let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
+            let mut store = Memory { domains, incoming, lane: port, control, long_words, kept, loan: None };
             let Some(path) = lanes.path(port) else { continue };
             let read = (&rx.heads[landed.heads], &rx.heads[landed.tails]);
             path.receive_run(now, read, number, landings, &mut store);
         }
         for stray in landings.finish() {
             let host = self.ports[port].owners[stray.number];
-            self.keep(now, (host, port), stray.frame);
+            reach(Step::Receive);
+            // Its messages wait for what else was received with it.
+            let (name, events) = self.give_to_path(now, (host, port), &stray.frame, None);
+            self.hosts[host].kept.keep(name, stray.frame, events);
         }
         // In the order of the messages, now that all were looked at. What was taken has come after what landed.
         let mut owners = std::mem::take(&mut self.ports[port].owners);
@@ -530,19 +531,19 @@ impl Hub {
         self.ports[port].owners = owners;
     }
 
-    /// Takes a frame whose messages wait for what else was received with it.
-    fn keep(&mut self, now: Duration, (host, lane): (usize, usize), frame: Vec<u8>) {
-        let token = self.next_frame;
-        self.next_frame += 1;
-        reach(Step::Receive);
-        let Host { lanes, incoming, control_in, long_words, frames, .. } = &mut self.hosts[host];
-        let (control, domains) = (*control_in, &mut self.domains);
-        let mut store = Memory { domains, incoming, lane, control, long_words, loan: None };
-        let Some(path) = lanes.path(lane) else { return };
-        let kept = path.receive(now, &frame, token, &mut store).kept;
-        if kept > 0 {
-            frames.insert(token, (frame, kept));
-        }
+    /// Gives a frame, which may be lent, to its path; the name under which that has it, and how many events refer to it.
+    fn give_to_path(
+        &mut self,
+        now: Duration,
+        (host, lane): (usize, usize),
+        frame: &[u8],
+        loan: Option<&Arc<Loan>>,
+    ) -> (u64, u32) {
+        let Host { lanes, incoming, control_in, long_words, kept, .. } = &mut self.hosts[host];
+        let (control, domains, name) = (*control_in, &mut self.domains, kept.name());
+        let mut store = Memory { domains, incoming, lane, control, long_words, kept, loan };
+        let receipt = lanes.path(lane).map(|path| path.receive(now, frame, name, &mut store));
+        (name, receipt.map_or(0, |receipt| receipt.kept))
     }
 
     /// Takes frames that lie one every `stride` bytes.
@@ -578,32 +579,21 @@ impl Hub {
 
     /// Takes a frame, which may be lent.
     fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8], loan: Option<&Arc<Loan>>) {
-        let token = self.next_frame;
-        self.next_frame += 1;
         reach(Step::Receive);
-        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[host];
-        let (control, domains) = (*control_in, &mut self.domains);
-        let mut store = Memory { domains, incoming, lane, control, long_words, loan };
-        let Some(path) = lanes.path(lane) else { return };
-        if loan.is_none()
-            && let Some(row) = path.receive_alone(now, frame)
-        {
+        let alone = |path: &mut Path| path.receive_alone(now, frame);
+        if let Some(row) = self.hosts[host].lanes.path(lane).filter(|_| loan.is_none()).and_then(alone) {
             let flow = FlowId { lane, number: row.flow };
             if !self.take_at_once(host, flow, &row, frame) {
-                let lies = Lies::Frame { token, at: row.at, len: row.len };
-                self.message(host, now, flow, (&row.message, 0), lies, Some((token, frame)));
+                let lies = Lies::Frame { token: 0, at: row.at, len: row.len };
+                self.message(host, now, flow, (&row.message, 0), lies, Some((0, frame)));
             }
             if self.hosts[host].lanes.has_events(lane) {
                 self.events(host, now, None);
             }
             return;
         }
-        let receipt = path.receive(now, frame, token, &mut store);
-        let used = self.events(host, now, Some((token, frame)));
-        if receipt.kept > used {
-            // Something in it waits for what comes before. Frames are many and slots are few: a copy is kept.
-            self.hosts[host].frames.insert(token, (frame.to_vec(), receipt.kept - used));
-        }
+        let (name, _) = self.give_to_path(now, (host, lane), frame, loan);
+        self.events(host, now, Some((name, frame)));
     }
 
     /// Builds frames and sends them, until there are none or the datapaths are busy.

@@ -42,6 +42,7 @@ mod gather;
 mod host;
 mod hub;
 mod intake;
+mod kept;
 mod lanes;
 mod links;
 mod long_words;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::network::account::Cells;
 use crate::network::control::Sources;
+use crate::network::kept::Kept;
 use crate::network::memory::Memory;
 use insane_shm::counters::{Counters, bytes};
 use insane_shm::memory::Heap;
@@ -68,6 +69,7 @@ impl Rig {
                         lane: HOME,
                         control: None,
                         long_words: &mut LongWords::default(),
+                        kept: &mut Kept::default(),
                         loan: None,
                     },
                 );
@@ -84,6 +86,7 @@ impl Rig {
                         lane: HOME,
                         control: None,
                         long_words: &mut LongWords::default(),
+                        kept: &mut Kept::default(),
                         loan: None,
                     },
                 );

@@ -1,6 +1,7 @@
 //! Flows from the host to sinks of this one.
 
 use super::*;
+use crate::network::lanes::HOME;
 
 /// The host's flow of a source goes to a sink that is attached, with its number.
 fn goes_to(stand: &mut Stand, number: u64, epoch: u8, sink: u8) {
@@ -127,4 +128,49 @@ fn a_flow_that_no_word_is_said_of_again_goes_on_with_its_source() {
     stand.connect();
     stand.pass(Duration::from_millis(10));
     assert_eq!((stand.hub.hosts[0].incoming.len(), stand.hub.hosts[0].requested.len()), (1, 0));
+}
+
+#[test]
+fn what_waits_for_a_lost_frame_takes_as_much_memory_as_it_is_large_and_no_more_than_it_may() {
+    for (most, lives) in [(16 << 20, true), (16 << 20, false), (6000, true)] {
+        let mut stand = Stand::new();
+        stand.sink(1, [1; 16], 5, true);
+        stand.say(&source(1, 4, 5));
+        let mut players = attached(&mut stand);
+        goes_to(&mut stand, 1, 4, 1);
+        stand.hub.domains[0].waiting.most = most;
+        let (flow, all) = (stand.flows[0], 600);
+        for n in 1..=all {
+            stand.said.0.insert(n + 1000, vec![7; 8]);
+            let next = Outgoing { token: n + 1000, sequence: n, len: 8, joined: 1, ..Outgoing::default() };
+            stand.peer.send(flow, next).expect("room for what waits");
+        }
+        // The first frame is lost.
+        stand.now += Duration::from_millis(1);
+        stand.host_turn();
+        assert!(stand.from_host.lock().unwrap().pop_front().is_some_and(|(_, frame)| frame.len() > MAX_FRAME / 2));
+        while stand.hub.turn(stand.now) {}
+        let held = |stand: &Stand| (stand.hub.hosts[0].kept.len() as u64, stand.hub.domains[0].waiting.bytes);
+        let refused = |stand: &Stand| stand.hub.hosts[0].lanes.get(HOME).map_or(0, |lane| lane.path.stats().refused);
+        let (messages, bytes) = held(&stand);
+        assert_eq!(bytes, messages * (8 + 256));
+        if most > 1 << 20 {
+            assert!(messages > all / 2 && refused(&stand) == 0, "{messages}");
+        } else {
+            assert!((1..=most / 2).contains(&bytes) && refused(&stand) > 0, "{bytes}");
+        }
+        if !lives {
+            stand.end();
+            assert_eq!((held(&stand), stand.holds()), ((0, 0), Holds::default()));
+            continue;
+        }
+        let mut took = 0;
+        for _ in 0..200 {
+            players.iter_mut().for_each(Player::read);
+            took += players.iter_mut().map(Player::take).sum::<usize>() as u64;
+            stand.pass(Duration::from_millis(10));
+        }
+        assert_eq!((took, given(&stand, 4), held(&stand)), (all, Some(all), (0, 0)));
+        assert_eq!(stand.hub.domains[0].remotes.iter().flatten().map(|r| r.last).max(), Some(all));
+    }
 }
