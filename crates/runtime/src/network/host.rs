@@ -95,6 +95,8 @@ pub(crate) struct Host {
     pub(crate) requested: HashMap<Epoch, VecDeque<(FlowId, u32)>>,
     /// How many sinks of the host were to join each local source.
     pub(crate) joins: HashMap<Epoch, u32>,
+    /// The largest number that a sink of the host ever had.
+    last_join: u32,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: HashSet<(Epoch, SinkId)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
@@ -198,6 +200,7 @@ impl Host {
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(23))),
             requested: HashMap::new(),
             joins: HashMap::new(),
+            last_join: 0,
             ready: HashSet::new(),
             refused: HashSet::new(),
             accounts: Vec::new(),
@@ -593,6 +596,16 @@ impl Host {
                 accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|account| account.end(count, more)));
             }
         }
+    }
+
+    /// The number under which the next sink of the host is to join a source. A source that was forgotten begins with others than it had:
+    /// the host may not have forgotten its sinks. Their low bits, which messages say, begin with 1.
+    pub(crate) fn next_join(&mut self, epoch: Epoch) -> u32 {
+        let first = self.last_join.checked_next_multiple_of(256).unwrap_or(0);
+        let last = self.joins.entry(epoch).or_insert(first);
+        *last = last.wrapping_add(1).max(1);
+        self.last_join = self.last_join.max(*last);
+        *last
     }
 
     pub(crate) fn settle_all(&mut self) {

@@ -11,6 +11,7 @@ use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
+use insane_shm::counters::Count;
 use insane_shm::steps::{Step, reach};
 use insane_transport::{End, FlowSpec};
 use insane_wire::control::{self, to_runtime};
@@ -324,7 +325,7 @@ impl Hub {
         let Some(tap) = tap else { return };
         tap.answered = true;
         if join != 0 {
-            tap.number.get_or_insert(join as u8);
+            tap.joins_as(join);
             let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join, answer: false };
             self.hosts[host].say(Body::Ready(word), &mut self.underway);
         }
@@ -355,12 +356,9 @@ impl Hub {
         }
         if join == 0 {
             // Messages may say the number that it has.
-            if is.number == 0 {
-                let last = one.joins.entry(epoch).or_default();
-                *last = last.wrapping_add(1).max(1);
-                is.number = *last;
-            }
-            let (join, epoch, sink) = (is.number, epoch.to_bytes(), sink.to_bytes());
+            let join = if is.number == 0 { one.next_join(epoch) } else { is.number };
+            one.accounts[account].iter_mut().for_each(|is| is.number = join);
+            let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
             one.say(Body::Ready(wire::Ready { epoch, sink, join, answer: true }), &mut self.underway);
             return true;
         }
@@ -419,14 +417,17 @@ impl Hub {
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
-        let open = self.hosts[host].by_key.get(&(epoch, sink)).and_then(|a| self.hosts[host].accounts[*a].as_ref());
-        if open.is_some_and(|a| !a.closing) {
+        let before = self.hosts[host].by_key.get(&(epoch, sink)).copied();
+        let mut before = before.and_then(|at| self.hosts[host].accounts[at].as_mut());
+        if before.as_ref().is_some_and(|before| !before.closing) {
             return;
         }
         if !fits || domain.source(link, source, epoch).is_none() {
             return domain.detach(link, source, sink);
         }
         let Some(cell) = domain.cells.start(epoch, sink) else { return domain.detach(link, source, sink) };
+        // From now on the sink's host counts for the next account.
+        before.iter_mut().for_each(|before| before.end(Count::Unconfirmed, before.pending()));
         let about = wire::Source {
             epoch: epoch.to_bytes(),
             domain: announced.domain,

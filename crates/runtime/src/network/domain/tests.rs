@@ -194,7 +194,7 @@ impl Rig {
         self.player.accept();
         self.talk();
         let taps = self.domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
-        taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
+        taps.for_each(|(n, tap)| tap.number = Some(n as u32 + 1));
         source
     }
 

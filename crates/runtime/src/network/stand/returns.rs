@@ -147,3 +147,68 @@ fn a_source_of_a_host_that_is_somewhere_else_now_goes_on_once_it_is_lost_where_i
         assert_eq!((at(&stand), stand.holds().in_the_core), (vec![(moved, false, 1)], 1), "{number} {lost_first}");
     }
 }
+
+/// What the host has heard of a sink's messages: under which number, and how many of them were delivered.
+fn reported(stand: &Stand) -> Vec<(u32, u64)> {
+    let report = |bytes: &Vec<u8>| match decode::<ToHost>(bytes).unwrap().body {
+        Some(Body::Report(report)) => Some((report.join, report.delivered)),
+        _ => None,
+    };
+    stand.heard.iter().filter_map(report).collect()
+}
+
+/// The host, which knows that the sink joined source 4 under this number, sends messages of that by its flow, or by a new one.
+fn sends(stand: &mut Stand, join: u32, sequences: std::ops::RangeInclusive<u64>) {
+    let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join, answer: true };
+    stand.say(&word(Body::Ready(ready)));
+    if stand.flows.is_empty() {
+        stand.open("default", u128::from_le_bytes([4; 16]), 5, true);
+    }
+    let flow = stand.flows[0];
+    for sequence in sequences {
+        let token = sequence + 10_000;
+        stand.said.0.insert(token, vec![7; 8]);
+        let next = Outgoing { token, sequence, len: 8, joined: join as u8, ..Outgoing::default() };
+        stand.peer.send(flow, next).expect("room for what waits");
+    }
+    stand.pass(Duration::from_millis(50));
+}
+
+/// The same two runtimes find each other again, after the connection was cut for longer than a host may be silent.
+pub(super) fn meet_again(stand: &mut Stand) {
+    stand.flows.drain(..).chain(stand.control.take()).for_each(|flow| stand.peer.abandon(flow));
+    stand.connect();
+    assert!(stand.is_connected());
+}
+
+#[test]
+fn the_tallies_of_a_sink_that_was_given_up_begin_anew_with_its_next_number() {
+    for next in [1, 257] {
+        let mut stand = Stand::new();
+        stand.sink(1, [1; 16], 5, true);
+        stand.say(&source(1, 4, 5));
+        let mut players = attached(&mut stand);
+        sends(&mut stand, 1, 1..=3);
+        assert_eq!(players[0].take(), 3);
+        stand.pass(Duration::from_millis(50));
+        assert_eq!(reported(&stand).last(), Some(&(1, 3)));
+        // These are given to the sink, and not counted when the connection is cut.
+        sends(&mut stand, 1, 4..=5);
+        falls_silent(&mut stand);
+        meet_again(&mut stand);
+        stand.say(&source(1, 4, 5));
+        stand.heard.clear();
+        // The host has given the sink up meanwhile, or not: then it has the number that it had.
+        sends(&mut stand, next, 6..=9);
+        let before = if next == 1 { 3 } else { 0 };
+        assert!(reported(&stand).iter().all(|report| report.1 <= before || report.0 != next), "{:?}", reported(&stand));
+        assert_eq!(players[0].take(), 6);
+        stand.pass(Duration::from_millis(50));
+        let all = if next == 1 { 9 } else { 4 };
+        assert_eq!(reported(&stand).last(), Some(&(next, all)));
+        sends(&mut stand, next, 10..=10);
+        assert_eq!(players[0].take(), 1);
+        stand.pass(Duration::from_millis(50));
+        assert_eq!(reported(&stand).last(), Some(&(next, all + 1)), "{next}");
+    }
+}
