@@ -136,7 +136,7 @@ impl Hub {
     fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
-            self.claims_due = true;
+            self.freed.push(epoch);
             let host = &mut self.hosts[remote.host];
             host.forget_source(domain, source);
             let asked = host.requested.remove(&epoch).unwrap_or_default();

@@ -6,12 +6,13 @@ use crate::config::Kind;
 use crate::network::addresses::Addresses;
 use crate::network::burst::Burst;
 use crate::network::control::{Sources, Underway};
-use crate::network::directory::{Change, Directory, Told};
+use crate::network::directory::{Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
+use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
 use crate::network::patience::Patience;
 use crate::network::ports::Port;
@@ -24,7 +25,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
 use insane_transport::{End, Lies, Path};
-use insane_wire::id::SinkId;
+use insane_wire::id::{Epoch, SinkId};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
@@ -122,9 +123,12 @@ pub(crate) struct Hub {
     pub(crate) wants: HashMap<u64, Want>,
     pub(crate) next_request: u64,
     /// Sinks whose turn has not come.
-    pub(crate) later: Vec<Change>,
-    /// A host is lost, or a source of one has ended: those that claim what it had are heard again.
-    pub(crate) claims_due: bool,
+    pub(crate) later: Later,
+    /// Sources that have ended, or whose hosts are lost: those that claim them are heard again.
+    pub(crate) freed: Vec<Epoch>,
+    /// How much that waited was looked at again.
+    #[cfg(test)]
+    pub(crate) again: usize,
     pub(crate) underway: Underway,
     /// Flows of which another host is being told.
     pub(crate) words: usize,
@@ -213,8 +217,10 @@ impl Hub {
             sinks: HashMap::new(),
             wants: HashMap::new(),
             next_request: 1,
-            later: Vec::new(),
-            claims_due: false,
+            later: Later::default(),
+            freed: Vec::new(),
+            #[cfg(test)]
+            again: 0,
             underway: Underway::default(),
             words: 0,
             ends,
@@ -414,6 +420,7 @@ impl Hub {
             self.directory_at = self.directory.on_time(now);
         }
         self.serve_directory();
+        self.offer_later();
         self.forget(now);
         self.watch_found(now);
         if now >= self.report_at {
@@ -724,7 +731,7 @@ impl Hub {
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
         lanes.filter_map(Path::timeout).for_each(&mut until);
-        if !self.later.is_empty() {
+        if self.later.len() > 0 {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);

@@ -44,6 +44,7 @@ mod hub;
 mod intake;
 mod kept;
 mod lanes;
+mod later;
 mod links;
 mod long_words;
 mod matches;

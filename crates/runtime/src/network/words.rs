@@ -3,7 +3,6 @@
 use crate::network::FromNetwork;
 use crate::network::account::Account;
 use crate::network::directory::Change;
-use crate::network::domain::place;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::Hub;
@@ -103,6 +102,7 @@ impl Hub {
     pub(crate) fn lost(&mut self, host: usize, now: Duration) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         for remote in remotes.filter(|r| r.host == host) {
+            self.freed.push(remote.epoch);
             (remote.flow, remote.flows) = (None, 0);
             if remote.reliable {
                 remote.orphaned.get_or_insert(now);
@@ -127,7 +127,6 @@ impl Hub {
         self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
-        self.claims_due = true;
     }
 
     /// A host has said something.
@@ -228,12 +227,12 @@ impl Hub {
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
                 self.hosts[host].postponed.push(kept(about));
-            } else if remote.host != host && self.hosts[host].claims.len() < MAX_REMOTES {
+            } else if remote.host != host && self.hosts[host].claims.fits(epoch) {
                 // It is somewhere else now, unless the host where it was is there.
                 if !self.hosts[remote.host].is_connected() {
                     (remote.ending, remote.mute) = (true, true);
                 }
-                self.hosts[host].claims.push(kept(about));
+                self.hosts[host].claims.add(epoch, kept(about));
             }
             return;
         }
@@ -255,8 +254,8 @@ impl Hub {
     fn source_ended(&mut self, host: usize, epoch: &[u8]) {
         let one = &mut self.hosts[host];
         one.postponed.retain(|about| about.epoch != epoch);
-        one.claims.retain(|about| about.epoch != epoch);
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
+        one.claims.take(epoch);
         for (at, domain) in self.domains.iter_mut().enumerate() {
             for (source, remote) in domain.remotes.iter_mut().enumerate() {
                 let is_it = |r: &&mut Remote| r.epoch == epoch && r.host == host && !r.closing;
@@ -338,14 +337,12 @@ impl Hub {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         // One that is gone was taken from its source's session already, which is not to hear of it again.
-        let comes =
-            |c: &Change| matches!(c, Change::Added { sink: s, host: h } if s.sink == sink.to_bytes() && *h == host);
         let known = self.sinks.get(&sink).map(|s| s.host == host);
-        if !known.unwrap_or_else(|| self.later.iter().any(comes)) || one.ready.len() >= MAX_READY {
+        if !known.unwrap_or_else(|| self.later.has(sink, host)) || one.ready.len() >= MAX_READY {
             one.stray += 1;
             return false;
         }
-        one.ready.insert((epoch, sink));
+        one.ready.insert((sink, epoch));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return false };
         let Some(is) = one.accounts[account].as_mut() else { return false };
         if (join == 0 && is.was_attached) || (join != 0 && is.number == join) {
@@ -441,7 +438,7 @@ impl Hub {
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
         let flow = one.flow_of(lane, (spec, (at, link, source)), about, &mut self.underway);
-        let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
+        let account = one.add_account(Account::new(at, sink, (link, source), reliable, cell));
         one.by_key.insert((epoch, sink), account);
         if let Some(flow) = one.flows[flow].as_mut() {
             flow.accounts.push(account);
@@ -463,7 +460,7 @@ impl Hub {
                 None => of.routes.push(Route { host, flow, joined: None, sinks: vec![entry] }),
             }
         }
-        if self.hosts[host].ready.contains(&(epoch, sink)) {
+        if self.hosts[host].ready.contains(&(sink, epoch)) {
             self.ready(host, epoch, sink, 0);
         }
     }
@@ -500,37 +497,15 @@ impl Hub {
     /// Tells the core of what has changed on other hosts, and them of what has changed here.
     pub(crate) fn serve_directory(&mut self) {
         self.pass_on();
-        let (now, later) = (self.now(), std::mem::take(&mut self.later));
-        let mut changes = VecDeque::from(later);
-        while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {
+        let now = self.now();
+        while let Some(change) = self.directory.change() {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
-                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it.
-                    let mut accounts = self.hosts.iter().flat_map(|host| host.accounts.iter().flatten());
-                    if accounts.any(|a| a.sink == sink && !a.closing) {
-                        self.later.push(Change::Added { host, sink: announced });
-                        continue;
-                    }
-                    // What it asks for is about to be there.
-                    if self.is_coming(host, announced.qos.unwrap_or_default(), now) {
-                        self.later.push(Change::Added { host, sink: announced });
-                        continue;
-                    }
-                    let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
-                        self.hosts[host].stray += 1;
-                        continue;
-                    };
-                    let conn = self.domains[domain].conn;
-                    tracing::debug!(me = self.own_name, host, %sink, "sink");
-                    reach(Step::Announce);
-                    self.sinks
-                        .insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
-                    self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+                    self.offer(sink, host, announced, now);
                 }
                 Change::Removed { host, sink } => {
-                    let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
-                    self.later.retain(|c| !is_it(c));
+                    self.later.remove(sink);
                     tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
                     self.domains[gone.domain].forget_matches(sink);
@@ -539,16 +514,47 @@ impl Hub {
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
                     let one = &mut self.hosts[host];
                     one.sink_gone(sink);
-                    let ends: Vec<_> = one
-                        .accounts
-                        .iter()
-                        .flatten()
-                        .filter(|a| a.sink == sink && !a.closing)
-                        .map(|a| (a.domain, a.link, a.source))
-                        .collect();
+                    let open = one.accounts_of(sink).filter(|a| !a.closing);
+                    let ends: Vec<_> = open.map(|a| (a.domain, a.link, a.source)).collect();
                     ends.into_iter().for_each(|(domain, link, source)| self.domains[domain].detach(link, source, sink));
                 }
             }
+        }
+    }
+
+    /// Tells the core of a sink of another host, when it can have it.
+    fn offer(&mut self, sink: SinkId, host: usize, announced: wire::Announce, now: Duration) {
+        // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it.
+        let held = self.hosts.iter().any(|host| host.accounts_of(sink).any(|a| !a.closing));
+        // What it asks for is about to be there.
+        if held || self.is_coming(host, announced.qos.unwrap_or_default(), now) {
+            return self.later.add(sink, host, announced);
+        }
+        let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
+            self.hosts[host].stray += 1;
+            return;
+        };
+        let conn = self.domains[domain].conn;
+        tracing::debug!(me = self.own_name, host, %sink, "sink");
+        reach(Step::Announce);
+        self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
+        self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+    }
+
+    /// Looks at some of the sinks whose turn had not come.
+    pub(crate) fn offer_later(&mut self) {
+        let now = self.now();
+        for (sink, host, announced) in self.later.next() {
+            self.note_again();
+            self.offer(sink, host, announced, now);
+        }
+    }
+
+    /// Something that waited is looked at again.
+    fn note_again(&mut self) {
+        #[cfg(test)]
+        {
+            self.again += 1;
         }
     }
 
@@ -582,18 +588,23 @@ impl Hub {
                 let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].is_connected();
                 if remote.is_over() || alone {
                     self.hosts[remote.host].forget_source(number, at);
+                    self.freed.push(remote.epoch);
                     domain.remotes[at] = None;
-                    self.claims_due = true;
                 }
             }
         }
-        let claims_due = std::mem::take(&mut self.claims_due);
         for host in 0..self.hosts.len() {
-            let mut again = std::mem::take(&mut self.hosts[host].postponed);
-            if claims_due {
-                again.append(&mut self.hosts[host].claims);
-            }
+            let again = std::mem::take(&mut self.hosts[host].postponed);
             again.iter().for_each(|about| self.hear_of_source(host, about, now));
+        }
+        for epoch in std::mem::take(&mut self.freed) {
+            for host in 0..self.hosts.len() {
+                let Some((about, words)) = self.hosts[host].claims.take(epoch) else { continue };
+                for _ in 0..words {
+                    self.note_again();
+                    self.hear_of_source(host, &about, now);
+                }
+            }
         }
         for domain in 0..self.domains.len() {
             self.notes(domain);
@@ -618,18 +629,6 @@ impl crate::network::host::Host {
             about.sinks = attached.take(MAX_EXPECTED).map(|s| s.to_bytes()).collect();
         }
         about
-    }
-
-    /// A sink of the host is gone, or is taken to be because the host is lost: then nobody may be left to say what became of messages.
-    pub(crate) fn sink_gone(&mut self, sink: SinkId) {
-        self.ready.retain(|(_, s)| *s != sink);
-        let connected = self.is_connected();
-        for account in self.accounts.iter_mut().flatten().filter(|a| a.sink == sink) {
-            account.gone = true;
-            if !connected {
-                account.forsake();
-            }
-        }
     }
 
     /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has

@@ -165,7 +165,7 @@ impl Rig {
         let about = insane_wire::host::Source::default();
         let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
         let cell = self.cells.start(EPOCH, SINK).unwrap();
-        let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), reliable, cell));
+        let account = self.host.add_account(Account::new(0, SINK, (0, 0), reliable, cell));
         self.host.flows[flow].as_mut().unwrap().accounts.push(account);
         (flow, account)
     }

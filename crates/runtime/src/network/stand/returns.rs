@@ -4,9 +4,10 @@ use super::tests::{attached, reliable_qos, source, word};
 use super::*;
 use crate::network::account::Account;
 use crate::network::domain::tests::Player;
+use crate::network::later;
 use insane_wire::decode;
 use insane_wire::host::{self as wire, ToHost, to_host::Body};
-use insane_wire::id::Epoch;
+use insane_wire::id::{Epoch, SinkId};
 
 fn sink_on(stream: &str, sink: u8, qos: Qos) -> Body {
     let (domain, stream, qos, sink) = ("default".to_owned(), stream.to_owned(), Some(qos), vec![sink; 16]);
@@ -104,7 +105,7 @@ fn a_sink_that_is_somewhere_else_now_waits_until_its_sources_have_let_go_of_it_w
     let domain = &mut stand.hub.domains[0];
     domain.intakes.push(None);
     let cell = domain.cells.start(Epoch(4), id).unwrap();
-    stand.hub.hosts[0].accounts.push(Some(Account::new(0, id, (0, 0), true, cell)));
+    stand.hub.hosts[0].add_account(Account::new(0, id, (0, 0), true, cell));
     falls_silent(&mut stand);
     let now = stand.now;
     stand.hub.take_word(moved, now, sink);
@@ -211,4 +212,67 @@ fn the_tallies_of_a_sink_that_was_given_up_begin_anew_with_its_next_number() {
         stand.pass(Duration::from_millis(50));
         assert_eq!(reported(&stand).last(), Some(&(next, all + 1)), "{next}");
     }
+}
+
+#[test]
+fn when_a_source_ends_only_claims_of_it_are_heard_again() {
+    let mut stand = Stand::new();
+    let moved = another(&mut stand);
+    let now = stand.now;
+    for epoch in 1..=200 {
+        let about = source(0, epoch, 5);
+        stand.say(&about);
+        // Said more than once, as of a source that moves.
+        for _ in 0..2 {
+            let about = decode::<ToHost>(&about).unwrap().body.unwrap();
+            stand.hub.take_word(moved, now, about);
+        }
+    }
+    stand.pass(Duration::from_millis(100));
+    let remotes = |stand: &Stand, host| {
+        let remotes = stand.hub.domains[0].remotes.iter().flatten();
+        remotes.filter(|r| r.host == host).map(|r| r.flows).collect::<Vec<_>>()
+    };
+    assert_eq!((remotes(&stand, 0).len(), remotes(&stand, moved), stand.hub.again), (200, vec![], 0));
+    assert_eq!(stand.hub.hosts[moved].claims.len(), 200);
+    stand.say(&word(Body::Ended(wire::Ended { epoch: vec![7; 16] })));
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((remotes(&stand, 0).len(), remotes(&stand, moved), stand.hub.again), (199, vec![2], 2));
+    // All of them when their host is lost.
+    falls_silent(&mut stand);
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((remotes(&stand, 0).len(), remotes(&stand, moved).len()), (0, 200));
+    assert!(stand.hub.again <= 2 * 2 * 200, "{}", stand.hub.again);
+}
+
+#[test]
+fn sinks_whose_turn_has_not_come_are_looked_at_few_at_a_time_whatever_is_said() {
+    let mut stand = Stand::new();
+    let all = 4 * later::AT_ONCE as u128;
+    // Sources of a session that answers nothing have all of them still.
+    stand.hub.domains[0].intakes.push(None);
+    let places: Vec<usize> = (1..=all)
+        .map(|n| {
+            let cell = stand.hub.domains[0].cells.start(Epoch(4), SinkId(n)).unwrap();
+            stand.hub.hosts[0].add_account(Account::new(0, SinkId(n), (0, 0), true, cell))
+        })
+        .collect();
+    let announced = |n: u128| {
+        let Body::Announce(sink) = sink_on(stream_name(1), 3, reliable_qos()) else { unreachable!() };
+        Body::Announce(wire::Announce { sink: n.to_le_bytes().to_vec(), ..sink })
+    };
+    let now = stand.now;
+    for n in 1..=all {
+        stand.hub.take_word(0, now, announced(n));
+    }
+    assert_eq!((stand.hub.later.len() as u128, stand.hub.again), (all, 0), "each was looked at once");
+    for turns in 1..=8 {
+        stand.hub.offer_later();
+        assert_eq!(stand.hub.again, turns * later::AT_ONCE);
+    }
+    for at in places {
+        stand.hub.hosts[0].accounts[at].iter_mut().for_each(|account| account.closing = true);
+    }
+    (0..4).for_each(|_| stand.hub.offer_later());
+    assert_eq!((stand.hub.later.len(), stand.hub.sinks.len() as u128), (0, all));
 }
