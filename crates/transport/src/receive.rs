@@ -128,6 +128,16 @@ impl Path {
         self.take_row(now, &header, message, count, len)
     }
 
+    /// Whether a frame, of which nothing was looked at yet, says that it is of this connection and that one which was sent before it has not
+    /// come: who has received others with it may look for that one first, for messages of best-effort flows are not handed on after later
+    /// ones.
+    #[must_use]
+    pub fn is_early(&self, frame: &[u8]) -> bool {
+        let is_next = |head: &Header| head.counter <= self.seen.largest() + 1;
+        let connection = self.peer.map(|peer| peer.receive);
+        Header::read(frame).is_ok_and(|head| Some(head.connection) == connection && !is_next(&head))
+    }
+
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
         for record in records {
             if let Record::Hello(hello) = record.inspect_err(|_| self.stats.malformed += 1)? {

@@ -115,6 +115,8 @@ pub(crate) struct Hub {
     behind: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
+    /// They may have to be put in order.
+    pub(crate) sorts: bool,
     pub(crate) hosts: Vec<Host>,
     pub(crate) by_address: Addresses,
     pub(crate) domains: Vec<Domain>,
@@ -210,6 +212,7 @@ impl Hub {
             put_off: false,
             behind: false,
             coming: 0,
+            sorts: false,
             hosts,
             by_address,
             domains,
@@ -477,28 +480,7 @@ impl Hub {
             self.receive_landed(port, now);
         }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
-        self.coming = all.iter().map(|taken| taken.frames().len()).sum();
-        for taken in all.drain(..) {
-            let host = self.by_address.find(port, taken.from);
-            if taken.slot.place().is_some() {
-                self.coming -= 1;
-                // What is kept of it keeps it.
-                let loan = self.ports[port].loans.lend(taken.slot, port);
-                match host {
-                    Some(host) => self.frame(now, (host, port), loan.bytes(), Some(&loan)),
-                    None => self.unknown += 1,
-                }
-                continue;
-            }
-            match host {
-                Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
-                None => {
-                    self.coming -= taken.frames().len();
-                    self.unknown += taken.frames().len() as u64;
-                }
-            }
-            self.ports[port].rx.free.push(taken.slot);
-        }
+        self.take_batch(now, port, &mut all);
         // Its room is used again.
         self.ports[port].rx.taken = all;
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
@@ -553,17 +535,21 @@ impl Hub {
         (name, receipt.map_or(0, |receipt| receipt.kept))
     }
 
-    /// Takes frames that lie one every `stride` bytes.
-    fn frames(&mut self, now: Duration, at: (usize, usize), bytes: &[u8], stride: usize) {
+    /// Takes frames that lie one every `stride` bytes, up to one that comes early: where that begins.
+    pub(crate) fn frames(&mut self, now: Duration, at: (usize, usize), bytes: &[u8], stride: usize) -> Option<usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let frame;
-            (frame, rest) = rest.split_at(stride.clamp(1, rest.len()));
+            let (frame, behind) = rest.split_at(stride.clamp(1, rest.len()));
             self.coming -= 1;
-            self.frame(now, at, frame, None);
+            if !self.frame(now, at, frame, None) {
+                self.coming += 1;
+                return Some(bytes.len() - rest.len());
+            }
+            rest = behind;
             let more = if rest.is_empty() { 0 } else { self.frames_alike(now, at, frame, rest, stride) };
             rest = rest.get(more * stride..).unwrap_or(&[]);
         }
+        None
     }
 
     /// Takes those of the frames in `rest` that are like the one before them; how many.
@@ -584,8 +570,14 @@ impl Hub {
         row.count.into()
     }
 
-    /// Takes a frame, which may be lent.
-    fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8], loan: Option<&Arc<Loan>>) {
+    /// Takes a frame, which may be lent; `false`, with nothing done, if it is not and comes early ([`Hub::is_early`]).
+    pub(crate) fn frame(
+        &mut self,
+        now: Duration,
+        (host, lane): (usize, usize),
+        frame: &[u8],
+        loan: Option<&Arc<Loan>>,
+    ) -> bool {
         reach(Step::Receive);
         let alone = |path: &mut Path| path.receive_alone(now, frame);
         if let Some(row) = self.hosts[host].lanes.path(lane).filter(|_| loan.is_none()).and_then(alone) {
@@ -597,10 +589,14 @@ impl Hub {
             if self.hosts[host].lanes.has_events(lane) {
                 self.events(host, now, None);
             }
-            return;
+            return true;
+        }
+        if loan.is_none() && self.is_early((host, lane), frame) {
+            return false;
         }
         let (name, _) = self.give_to_path(now, (host, lane), frame, loan);
         self.events(host, now, Some((name, frame)));
+        true
     }
 
     /// Builds frames and sends them, until there are none or the datapaths are busy.

@@ -50,6 +50,7 @@ mod long_words;
 mod matches;
 mod memory;
 mod moves;
+mod order;
 mod outlet;
 mod pages;
 mod patience;

@@ -20,6 +20,8 @@ pub(crate) struct Player {
     offered: Vec<(u32, OwnedFd)>,
     open: Vec<(u32, Vec<u8>)>,
     taken: HashMap<u32, Taken>,
+    /// The numbers of the messages that were taken.
+    pub(crate) seen: Vec<u64>,
 }
 
 /// A link that a session has taken.
@@ -40,7 +42,7 @@ struct Counted {
 impl Player {
     /// With its end of the pair, and so many entries in a link.
     pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
-        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new() }
+        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new(), seen: Vec::new() }
     }
 
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
@@ -97,6 +99,7 @@ impl Player {
                 for flow in flows.iter().filter(|f| f.key.0 == d.source && f.end.is_none_or(|end| position < end)) {
                     flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, 1);
                 }
+                self.seen.extend((d.sequence..).take(d.messages() as usize));
                 consumer.release(&d, Fate::AsCounted);
                 took += 1;
             }

@@ -174,3 +174,55 @@ fn what_waits_for_a_lost_frame_takes_as_much_memory_as_it_is_large_and_no_more_t
         assert_eq!(stand.hub.domains[0].remotes.iter().flatten().map(|r| r.last).max(), Some(all));
     }
 }
+
+#[test]
+fn messages_that_are_received_together_are_handed_on_as_they_were_sent() {
+    // Each in a frame of its own; several in each; two in each, of parts.
+    for (len, all) in [(1500, 12), (8, 400), (3000, 6)] {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.say(&source(0, 4, 5));
+        let mut players = attached(&mut stand);
+        goes_to(&mut stand, 0, 4, 1);
+        let flow = stand.flows[0];
+        for n in 1..=all {
+            stand.said.0.insert(n + 1000, vec![7; len as usize]);
+            let next = Outgoing { token: n + 1000, sequence: n, len, joined: 1, ..Outgoing::default() };
+            stand.peer.send(flow, next).expect("room for what waits");
+        }
+        stand.now += Duration::from_millis(1);
+        stand.host_turn();
+        // One is lost, and the others come as the network pleases: a stranger's among them, and what is no frame.
+        let frames = {
+            let mut queue = stand.from_host.lock().unwrap();
+            let frames = queue.len();
+            assert!((6..15).contains(&frames), "{frames}");
+            let stranger = (Address::Ip(STRANGER.into()), vec![1; 40]);
+            let none = (queue[0].0, vec![1; 40]);
+            queue.remove(4);
+            queue.make_contiguous()[1..].reverse();
+            queue.make_contiguous().rotate_left(2);
+            queue.insert(3, stranger);
+            queue.insert(6, none);
+            frames
+        };
+        let free = stand.hub.ports[HOME].rx.free.len();
+        assert!(stand.hub.ports[HOME].rx.limit > frames, "they are received together");
+        while stand.hub.turn(stand.now) {}
+        let stats = stand.hub.hosts[0].lanes.get(HOME).map(|lane| lane.path.stats()).unwrap();
+        assert_eq!((stats.overtaken, stats.duplicates, stats.malformed, stand.strangers()), (0, 0, 1, 1), "{len}");
+        assert_eq!((stand.hub.coming, stand.hub.ports[HOME].rx.free.len()), (0, free), "their slots are free again");
+        for _ in 0..40 {
+            players.iter_mut().for_each(Player::read);
+            players[0].take();
+            stand.pass(Duration::from_millis(50));
+        }
+        let seen = &players[0].seen;
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+        let counts = stand.peer.counts(flow).unwrap();
+        assert!(counts.balance() && counts.under_way == 0, "{counts:?}");
+        assert_eq!((counts.delivered, counts.lost), (seen.len() as u64, all - seen.len() as u64));
+        // No more than were in the lost frame.
+        assert!((1..=all.div_ceil(frames as u64 - 1) + 1).contains(&counts.lost), "{counts:?}");
+    }
+}
