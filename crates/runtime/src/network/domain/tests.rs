@@ -189,6 +189,15 @@ impl Rig {
         self.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
     }
 
+    /// Its sink is attached, and has its number, 1, from the host of the source.
+    fn attach(&mut self, source: usize) {
+        self.matched();
+        self.talk();
+        self.player.accept();
+        self.talk();
+        self.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    }
+
     /// A best-effort source of another host begins, with two sinks on one link whose numbers its host has given, 1 and 2: its place.
     fn two_sinks(&mut self) -> usize {
         let source = self.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
@@ -401,12 +410,8 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
 fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order() {
     let mut rig = Rig::new();
     let source = rig.begins();
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
+    rig.attach(source);
     let Rig { domain, .. } = &mut rig;
-    domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
     let mut sequence = 0;
     let mut comes = |domain: &mut Domain, len: usize| {
         sequence += 1;
@@ -435,11 +440,7 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
 fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
     let mut rig = Rig::new();
     let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
-    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.attach(source);
     // The first waits for its segment to be mapped, and the others behind it: more than the link has room for.
     let comes = u64::from(Config::default().quota.link_entries) + 10;
     for sequence in 1..=comes {
@@ -560,11 +561,7 @@ fn a_message_of_a_source_that_is_forgotten_holds_no_memory() {
 fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
     let mut rig = Rig::new();
     let source = rig.begins();
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
-    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.attach(source);
     rig.domain.memory_limit = 1 << 20;
     let comes = |domain: &mut Domain, sequence: u64| {
         let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
