@@ -54,6 +54,7 @@ fn word(a: u8, b: u8, c: u8) -> Body {
             sink,
             delivered: c.into(),
             sink_full: (c & 3).into(),
+            join: u32::from(c >> 6),
             ..Default::default()
         }),
         7 => Body::Ended(wire::Ended { epoch }),

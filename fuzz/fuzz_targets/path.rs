@@ -44,9 +44,14 @@ fn followers_of(frame: &[u8], count: u8) -> Vec<u8> {
     more
 }
 
+/// The tokens of copies of messages that wait.
+const HELD: u64 = 1 << 63;
+
 #[derive(Default)]
 struct Slots {
     sizes: HashMap<u64, u32>,
+    /// The sizes of copies of messages that wait.
+    held: HashMap<u64, usize>,
     next: u64,
 }
 
@@ -59,6 +64,15 @@ impl Store for Slots {
 
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= self.sizes[&slot] as usize);
+    }
+
+    fn hold(&mut self, _flow: u32, bytes: &[u8]) -> Option<u64> {
+        if self.held.len() >= 64 {
+            return None;
+        }
+        self.next += 1;
+        self.held.insert(self.next | HELD, bytes.len());
+        Some(self.next | HELD)
     }
 
     fn copy_out(&self, slot: u64, at: u32, len: u32, _out: &mut Vec<u8>) {
@@ -171,6 +185,9 @@ fuzz_target!(|data: &[u8]| {
                 Event::Requested { open, .. } => path.accept(open.flow, 0),
                 Event::Message { lies, .. } | Event::Bundle { lies, .. } | Event::Discard(lies) => match lies {
                     Lies::Slot { slot, .. } => assert!(slots.sizes.remove(&slot).is_some(), "a slot came back twice"),
+                    Lies::Frame { token, at, len } if token & HELD != 0 => {
+                        assert_eq!((at, slots.held.remove(&token)), (0, Some(len)), "a copy came back twice, or changed");
+                    }
                     Lies::Frame { token, .. } => {
                         let left = frames.get_mut(&token).expect("a frame that is kept");
                         *left = left.checked_sub(1).expect("no more references than were said");

@@ -32,6 +32,16 @@ pub(crate) enum Verdict {
     Beyond,
 }
 
+/// What became of a message that is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whole {
+    HandedOn,
+    /// It waits for those before it, where it does not need its frame.
+    Held,
+    /// It would wait, and there is no room for that: it must come again.
+    NoRoom,
+}
+
 /// Whether credit and account of a flow are about to be said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Saying {
@@ -55,6 +65,9 @@ pub(crate) struct InFlow {
     /// Reliable: the next to hand on.
     next: u64,
     held: BTreeMap<u64, (Message, Lies)>,
+    /// The bytes of those that lie in copies of their own, and the most there may be.
+    held_bytes: u64,
+    held_limit: u64,
     /// Reliable: the bytes of all messages that came, handed on or held, and of the largest of them.
     came_bytes: u64,
     largest: u64,
@@ -90,6 +103,8 @@ impl InFlow {
             answering: false,
             next: 0,
             held: BTreeMap::new(),
+            held_bytes: 0,
+            held_limit: 0,
             came_bytes: 0,
             largest: 0,
             parts_end: 0,
@@ -117,6 +132,8 @@ impl InFlow {
         self.limit_index = u64::from(messages);
         // Lost bytes of a best-effort flow are known to nobody here, so they cannot be given back.
         self.limit_bytes = if self.open.reliable { bytes } else { u64::MAX };
+        // More than a sender that keeps its credit has under way.
+        self.held_limit = bytes.saturating_add(2 * MAX_FRAME_BYTES as u64);
         self.said = (self.limit_index, self.limit_bytes, cursor);
     }
 
@@ -238,6 +255,9 @@ impl InFlow {
     fn hand_on_held(&mut self, mut hand_on: impl FnMut(Message, Lies)) {
         while let Some((message, lies)) = self.held.remove(&self.next) {
             self.next += 1;
+            if let Lies::Frame { len, .. } = lies {
+                self.held_bytes -= len as u64;
+            }
             hand_on(message, lies);
         }
     }
@@ -247,21 +267,39 @@ impl InFlow {
         self.open.reliable && index == self.next
     }
 
-    /// A message is whole. It is handed on by `hand_on`: when those before it were (reliable), or at once.
-    pub(crate) fn whole(&mut self, index: u64, message: Message, lies: Lies, mut hand_on: impl FnMut(Message, Lies)) {
+    /// A message is whole. It is handed on by `hand_on`: when those before it were (reliable), or at once. `hold` says where one that
+    /// lies in a frame is kept until then, if there is room.
+    pub(crate) fn whole(
+        &mut self,
+        index: u64,
+        message: Message,
+        lies: Lies,
+        hold: impl FnOnce(usize) -> Option<Lies>,
+        mut hand_on: impl FnMut(Message, Lies),
+    ) -> Whole {
         if !self.open.reliable {
             self.came(index, 1);
             hand_on(message, lies);
-            return;
+            return Whole::HandedOn;
+        }
+        if index != self.next {
+            let (mut lies, bytes) = (lies, lies.bytes());
+            if let Lies::Frame { len, .. } = lies {
+                // The rest of what is kept of it is small, and so many messages are allowed at a time.
+                let fits = self.held_bytes + bytes <= self.held_limit;
+                let Some(kept) = fits.then(|| hold(len)).flatten() else { return Whole::NoRoom };
+                self.held_bytes += bytes;
+                lies = kept;
+            }
+            self.takes_credit(bytes, bytes);
+            self.held.insert(index, (message, lies));
+            return Whole::Held;
         }
         self.takes_credit(lies.bytes(), lies.bytes());
-        if index != self.next {
-            self.held.insert(index, (message, lies));
-            return;
-        }
         self.next += 1;
         hand_on(message, lies);
         self.hand_on_held(hand_on);
+        Whole::HandedOn
     }
 
     /// A fragment of a message is there.
@@ -395,6 +433,7 @@ impl InFlow {
 
     /// What is held and was not handed on.
     pub(crate) fn take_held(&mut self) -> Vec<Lies> {
+        self.held_bytes = 0;
         core::mem::take(&mut self.held).into_values().map(|(_, lies)| lies).collect()
     }
 }

@@ -24,9 +24,11 @@
 //!
 //! **Memory.** The path holds no payload. A sender's payloads are named by tokens; each comes back in one
 //! [`Event::Released`], and may be written again once the frames that were built before are sent. A receiver's are named by
-//! [`Lies`]: in the frame that came (the caller keeps it as often as [`Receipt::kept`] says) or in a slot of the [`Store`].
-//! Each comes back in one [`Event::Message`] or [`Event::Discard`]; a receiver that cannot afford to keep 64 KiB for a small
-//! message that is held for order copies it out.
+//! [`Lies`]: in the frame that came, until the events that are there now were taken; in a slot of the [`Store`]; or, if it waits for
+//! those before it, in a copy of its own ([`Store::hold`]), so that nothing small keeps a large frame. Each comes back in one
+//! [`Event::Message`] or [`Event::Discard`]. A flow holds no more bytes of such copies than its credit and two frames, the
+//! store as many as it likes: what finds no room is not acknowledged (tests: a_small_message_that_waits_keeps_no_frame,
+//! what_a_store_has_no_room_to_hold_comes_again).
 //!
 //! **Credit.** The receiver's user says when memory is free again ([`Path::consumed`]) and when the sinks have a message
 //! ([`Path::advance`], the smallest cursor of all sinks of that source on the host). Without the first the sender stops, without
@@ -48,6 +50,7 @@
 //! impl Store for Memory {
 //!     fn reserve(&mut self, _flow: u32, _bytes: u32, _urgent: bool) -> Option<u64> { None }
 //!     fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+//!     fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> { None }
 //!     fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
 //! }
 //!

@@ -213,8 +213,8 @@ pub enum Rejected {
 /// What became of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
-    /// How many [`Lies::Frame`]s with its token there will be, each in exactly one [`Event::Message`],
-    /// [`Event::Bundle`] or [`Event::Discard`]. With 0 its memory is the user's again.
+    /// How many [`Lies::Frame`]s with its token there are among the events now, each in exactly one [`Event::Message`] or
+    /// [`Event::Bundle`]. When they were taken its memory is the user's again.
     pub kept: u32,
     /// Whether it was taken.
     pub result: Result<(), Rejected>,
@@ -256,6 +256,12 @@ pub trait Store {
 
     /// Writes a fragment's payload to its place in a slot.
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]);
+
+    /// Keeps a copy of a message of a reliable flow that waits for those before it; the token under which it lies alone, as
+    /// [`Lies::Frame`] names it, from then on until its [`Event::Message`] or [`Event::Discard`]. Not one of a frame that is being
+    /// received. `None` if there is no room now: it is sent again. A message that nothing is missing before is not asked for, so a
+    /// store that keeps none only makes flows slow.
+    fn hold(&mut self, flow: u32, bytes: &[u8]) -> Option<u64>;
 
     /// Appends what lies in a slot to `out`: the payload of a frame that was received to a place where it does not belong.
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>);

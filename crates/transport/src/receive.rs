@@ -8,7 +8,7 @@ use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled}
 use insane_wire::frame::{CHECKED, FrameError, Header, MAX_COUNTER, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Reassembler, Refused};
 
-use crate::inflow::{InFlow, Verdict};
+use crate::inflow::{InFlow, Verdict, Whole};
 use crate::landing::{Head, Run};
 use crate::outflow::State;
 use crate::path::{End, Event, Lies, LostReason, Path, Peer, Receipt, Rejected, Row, Store, release};
@@ -89,7 +89,9 @@ impl Path {
                     no_room |= matches!(taken, Taken::NoRoom);
                 }
                 Record::Bundle(message, count, place) => {
-                    *kept += self.bundle(header.domain, message, count, token, (place, bytes));
+                    let (more, all) = self.bundle(header.domain, message, count, token, (place, bytes), store);
+                    *kept += more;
+                    no_room |= !all;
                 }
                 Record::Ack(ack) => self.acknowledged(now, &ack),
                 Record::FlowOpen(open) => no_room |= !self.opened(header.domain, open),
@@ -124,6 +126,16 @@ impl Path {
         }
         let message = Message { index: message.index + 1, sequence: message.sequence + 1, ..message };
         self.take_row(now, &header, message, count, len)
+    }
+
+    /// Whether a frame, of which nothing was looked at yet, says that it is of this connection and that one which was sent before it has not
+    /// come: who has received others with it may look for that one first, for messages of best-effort flows are not handed on after later
+    /// ones.
+    #[must_use]
+    pub fn is_early(&self, frame: &[u8]) -> bool {
+        let is_next = |head: &Header| head.counter <= self.seen.largest() + 1;
+        let connection = self.peer.map(|peer| peer.receive);
+        Header::read(frame).is_ok_and(|head| Some(head.connection) == connection && !is_next(&head))
     }
 
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
@@ -219,10 +231,11 @@ impl Path {
             self.stats.stray += 1;
             return Taken::Done;
         }
-        let events = &mut self.events;
+        let (events, mut in_frame) = (&mut self.events, &[][..]);
         let lies = match (part, payload) {
             (None, Payload::InFrame { token, at, bytes }) => {
                 forget_parts(&mut self.unfinished, events, incoming, (index, 1));
+                in_frame = bytes;
                 Lies::Frame { token, at, len: bytes.len() }
             }
             (None, Payload::Placed) => return Taken::Done,
@@ -259,6 +272,7 @@ impl Path {
                 }
             }
         };
+        let mut became = Whole::HandedOn;
         if incoming.is_late(index) {
             let Some(at) = incoming.place(flow, index, 1, events) else {
                 self.stats.overtaken += 1;
@@ -272,20 +286,34 @@ impl Path {
             incoming.came(index, 1);
             events.insert(at, Event::Message { flow, message, lies });
         } else {
-            incoming
-                .whole(index, message, lies, |message, lies| events.push_back(Event::Message { flow, message, lies }));
+            let hold = |len| Some(Lies::Frame { token: store.hold(flow, in_frame)?, at: 0, len });
+            became = incoming.whole(index, message, lies, hold, |message, lies| {
+                events.push_back(Event::Message { flow, message, lies });
+            });
         }
         self.ticking |= incoming.needs_ticks();
         self.clear_given_up();
-        if matches!(lies, Lies::Frame { .. }) { Taken::Kept } else { Taken::Done }
+        match (became, lies) {
+            (Whole::NoRoom, _) => Taken::NoRoom,
+            (Whole::HandedOn, Lies::Frame { .. }) => Taken::Kept,
+            _ => Taken::Done,
+        }
     }
 
-    /// Takes messages that follow each other, which lie in a frame; how many events refer to it.
-    fn bundle(&mut self, domain: u32, message: Message, count: u16, token: u64, (place, frame): (Place, &[u8])) -> u32 {
+    /// Takes messages that follow each other, which lie in a frame; how many events refer to it, and whether there was room for all.
+    fn bundle(
+        &mut self,
+        domain: u32,
+        message: Message,
+        count: u16,
+        token: u64,
+        (place, frame): (Place, &[u8]),
+        store: &mut dyn Store,
+    ) -> (u32, bool) {
         let flow = message.flow;
         let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.domain == domain) else {
             self.stats.stray += 1;
-            return 0;
+            return (0, true);
         };
         self.parts_lately = false;
         let (first, events) = (incoming.index(message.index), &mut self.events);
@@ -298,25 +326,25 @@ impl Path {
             let bytes = sizes.fold((0, 0), |(all, largest): (u64, u64), one| (all + one, largest.max(one)));
             if incoming.came_next((first, count), bytes, || waited.borrow_mut().push_back(all), hand_on) {
                 forget_parts(&mut self.unfinished, waited.into_inner(), incoming, (first, count));
-                return 1;
+                return (1, true);
             }
             // Something of it is missing before it, or is there: each for itself.
-            return self.each_of_bundle(message, first, token, (place, frame));
+            return self.each_of_bundle(message, first, token, (place, frame), store);
         }
         match incoming.judge_all(first, count) {
             Verdict::Take => {}
             // If some of them are not known to be lost yet, they will be.
-            Verdict::Old => return 0,
+            Verdict::Old => return (0, true),
             Verdict::Beyond => {
                 self.stats.stray += 1;
-                return 0;
+                return (0, true);
             }
         }
         if incoming.is_late(first) {
             let Some(at) = incoming.place(flow, first, count, events) else {
                 self.stats.overtaken += u64::from(count);
                 (first..first + u64::from(count)).for_each(|index| incoming.given_up(index, false));
-                return 0;
+                return (0, true);
             };
             events.insert(at, all);
         } else {
@@ -324,14 +352,21 @@ impl Path {
         }
         incoming.came(first, count);
         self.ticking |= incoming.needs_ticks();
-        1
+        (1, true)
     }
 
     /// Takes the messages of a bundle of a reliable flow one by one, as if each had come in a record of its own; how many events
-    /// refer to the frame.
-    fn each_of_bundle(&mut self, head: Message, first: u64, token: u64, (place, frame): (Place, &[u8])) -> u32 {
+    /// refer to the frame, and whether there was room for all.
+    fn each_of_bundle(
+        &mut self,
+        head: Message,
+        first: u64,
+        token: u64,
+        (place, frame): (Place, &[u8]),
+        store: &mut dyn Store,
+    ) -> (u32, bool) {
         let flow = head.flow;
-        let Some(incoming) = self.incoming.get_mut(&flow) else { return 0 };
+        let Some(incoming) = self.incoming.get_mut(&flow) else { return (0, true) };
         let (events, mut kept) = (&mut self.events, 0);
         for ((index, sequence), payload) in (first..).zip(head.sequence..).zip(bundled(frame, place)) {
             let len = payload.len as u64;
@@ -343,15 +378,24 @@ impl Path {
                     continue;
                 }
             }
-            kept += 1;
             forget_parts(&mut self.unfinished, events, incoming, (index, 1));
             let message = Message { index: index as u32, sequence, ..head };
             let lies = Lies::Frame { token, at: payload.at, len: payload.len };
-            incoming.whole(index, message, lies, |message, lies| {
+            let hold = |len| {
+                let bytes = frame.get(payload.range()).unwrap_or(&[]);
+                Some(Lies::Frame { token: store.hold(flow, bytes)?, at: 0, len })
+            };
+            let became = incoming.whole(index, message, lies, hold, |message, lies| {
                 events.push_back(Event::Message { flow, message, lies });
             });
+            match became {
+                Whole::HandedOn => kept += 1,
+                Whole::Held => {}
+                // Nor is there for those after it.
+                Whole::NoRoom => return (kept, false),
+            }
         }
-        kept
+        (kept, true)
     }
 
     fn clear_given_up(&mut self) {

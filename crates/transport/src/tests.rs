@@ -1,5 +1,6 @@
 //! What takes a connection's inside to be seen: numbers that a connection comes to only after very long, and what is kept of a peer.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use insane_wire::frame::control::{Close, FlowOpen, Hello};
@@ -25,6 +26,9 @@ impl Store for Nothing {
         Some(1)
     }
     fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        Some(0)
+    }
     fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
 }
 
@@ -103,7 +107,11 @@ impl Pair {
     }
 
     fn send(&mut self, flow: u32, sequence: u64) {
-        let message = Outgoing { token: sequence, sequence, len: 64, ..Outgoing::default() };
+        self.send_of(flow, sequence, 64);
+    }
+
+    fn send_of(&mut self, flow: u32, sequence: u64, len: u32) {
+        let message = Outgoing { token: sequence, sequence, len, ..Outgoing::default() };
         assert_eq!(self.ends[0].send(flow, message), Ok(()));
     }
 }
@@ -283,8 +291,10 @@ fn beyond_the_credit_of_bytes_nothing_is_held() {
         let frame = pair.by_hand(|frame| {
             frame.message(&Message { flow, index, sequence, ..Message::default() }, &payload);
         });
-        let receipt = pair.ends[1].receive(pair.now, &frame, 0, &mut Nothing);
-        held += receipt.kept as usize * payload.len();
+        let mut room = Room { left: usize::MAX, ..Room::default() };
+        let receipt = pair.ends[1].receive(pair.now, &frame, 0, &mut room);
+        assert_eq!((receipt.kept, receipt.result), (0, Ok(())), "it waits in a copy of its own");
+        held += room.held.values().sum::<usize>();
     }
     assert!((10_000..=10_000 + 65_528 + 1000).contains(&held), "{held} bytes");
     assert_eq!(pair.ends[1].stats().stray as usize, 999 - held / 1000);
@@ -302,6 +312,109 @@ fn beyond_the_credit_of_bytes_nothing_is_held() {
     let before = pair.ends[1].stats().stray;
     assert_eq!(pair.ends[1].receive(pair.now, &after, 0, &mut Nothing).kept, 0);
     assert_eq!(pair.ends[1].stats().stray, before + 21);
+}
+
+/// Room for so many copies of messages that wait; the sizes of those that are there.
+#[derive(Default)]
+struct Room {
+    left: usize,
+    next: u64,
+    held: BTreeMap<u64, usize>,
+}
+
+impl Store for Room {
+    fn reserve(&mut self, _flow: u32, _bytes: u32, _urgent: bool) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn hold(&mut self, _flow: u32, bytes: &[u8]) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        self.next += 1;
+        self.held.insert(1000 + self.next, bytes.len());
+        Some(1000 + self.next)
+    }
+    fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
+}
+
+/// A peer that sends each small message with so much else that its frame is as large as frames get.
+#[test]
+fn a_small_message_that_waits_keeps_no_frame() {
+    let mut pair = Pair::new(Config::default());
+    let (flow, other) = (pair.open(1, true), pair.open(2, false));
+    (0..20).for_each(|_| pair.step());
+    let mut room = Room { left: 8, ..Room::default() };
+    let (small, large) = ([7; 8], vec![0; 60_000]);
+    let message = |index: u32| Message { flow, index, sequence: u64::from(index) + 1, ..Message::default() };
+    // One by itself, and three as a bundle, of which the first is to be next.
+    let frame = pair.by_hand(|frame| {
+        frame.message(&message(3), &small);
+        frame.message(&Message { flow: other, sequence: 1, ..Message::default() }, &large);
+    });
+    // What lies in the frame is for the event that is there now.
+    assert_eq!(pair.ends[1].receive(pair.now, &frame, 5, &mut room).kept, 1);
+    pair.events();
+    assert_eq!(room.held.values().copied().collect::<Vec<_>>(), [8]);
+    let frame = pair.by_hand(|frame| {
+        frame.bundle_from(&message(1), 2, 2 * 16, |out| {
+            (0..2).for_each(|_| {
+                out.extend_from_slice(&8u64.to_le_bytes());
+                out.extend_from_slice(&small);
+            });
+        });
+    });
+    assert_eq!(pair.ends[1].receive(pair.now, &frame, 6, &mut room).kept, 0);
+    assert_eq!(room.held.len(), 3);
+    let frame = pair.by_hand(|frame| {
+        frame.message(&message(0), &small);
+    });
+    assert_eq!(pair.ends[1].receive(pair.now, &frame, 7, &mut room).kept, 1);
+    pair.told.clear();
+    pair.events();
+    let came = pair.told.iter().map(|event| match event {
+        Event::Message { message, lies: Lies::Frame { token, at, len }, .. } => {
+            assert_eq!(room.held.remove(token), (*token != 7).then_some(*len));
+            (message.sequence, *len, *token == 7 || *at == 0)
+        }
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(came.collect::<Vec<_>>(), [(1, 8, true), (2, 8, true), (3, 8, true), (4, 8, true)]);
+    assert!(room.held.is_empty());
+}
+
+/// A receiver that can hold five messages, over a link that loses the first frame and now and then another.
+#[test]
+fn what_a_store_has_no_room_to_hold_comes_again() {
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, true);
+    (0..20).for_each(|_| pair.step());
+    (1..=200).for_each(|sequence| pair.send_of(flow, sequence, 1000));
+    let (mut room, mut came, mut sent) = (Room { left: 5, ..Room::default() }, Vec::new(), 0);
+    for _ in 0..20_000 {
+        for frame in pair.frames(0) {
+            sent += 1;
+            if sent % 16 != 1 {
+                let receipt = pair.ends[1].receive(pair.now, &frame, 0, &mut room);
+                assert!(matches!(receipt.result, Ok(()) | Err(Rejected::NoRoom)), "{receipt:?}");
+            }
+            while let Some(event) = pair.ends[1].event() {
+                let Event::Message { message, lies: Lies::Frame { token, len, .. }, .. } = event else { continue };
+                assert!(len == 1000 && (token == 0 || room.held.remove(&token) == Some(len)));
+                room.left += usize::from(token != 0);
+                came.push(message.sequence);
+                pair.ends[1].consumed(flow, 1, 1000);
+                pair.ends[1].advance(flow, message.sequence);
+            }
+        }
+        for frame in pair.frames(1) {
+            pair.arrive(0, &frame);
+        }
+        pair.now += MS;
+        pair.ends.iter_mut().for_each(|end| end.on_time(pair.now));
+    }
+    assert!(came.iter().copied().eq(1..=200), "{came:?}");
+    let counts = pair.ends[0].counts(flow).unwrap();
+    assert!(counts.balance() && counts.delivered == 200, "{counts:?}");
+    assert!(pair.ends[1].stats().refused > 0 && room.held.is_empty() && room.left == 5);
 }
 
 /// Frames have become smaller or larger meanwhile: a message that began in parts comes whole, in a frame with others or by itself, in a

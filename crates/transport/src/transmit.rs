@@ -57,6 +57,14 @@ pub(crate) struct Sent {
     pub(crate) contents: Vec<Content>,
 }
 
+impl Sent {
+    /// A frame of so many bytes with data in it, which was just sent.
+    #[inline]
+    fn new(counter: u64, at: Duration, len: usize, contents: Vec<Content>) -> Self {
+        Self { counter, at, bytes: len as u32, done: false, quiet: false, contents }
+    }
+}
+
 /// What frames that are alike carry one of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Each {
@@ -309,14 +317,7 @@ impl Path {
                 let index = next.span.index + u64::from(n) * u64::from(bundled);
                 contents.push(Content::Span(flow, Span { index, offset, len: stride, count: bundled }));
             }
-            self.sent.push_back(Sent {
-                counter: self.counter,
-                at: now,
-                bytes: len as u32,
-                done: false,
-                quiet: false,
-                contents,
-            });
+            self.sent.push_back(Sent::new(self.counter, now, len, contents));
             self.counter += 1;
         }
         self.sent_alike(now, count.into(), len);
@@ -356,14 +357,7 @@ impl Path {
             } else {
                 release(&mut self.events, flow, &message, End::Sent);
             }
-            self.sent.push_back(Sent {
-                counter: self.counter,
-                at: now,
-                bytes: len as u32,
-                done: false,
-                quiet: false,
-                contents,
-            });
+            self.sent.push_back(Sent::new(self.counter, now, len, contents));
             self.counter += 1;
             frames += 1;
         }
@@ -397,14 +391,7 @@ impl Path {
             self.probes = self.probes.saturating_sub(1);
             self.congestion.sent(1, len);
             self.unheard += usize::from(quiet);
-            self.sent.push_back(Sent {
-                counter: self.counter,
-                at: now,
-                bytes: len as u32,
-                done: false,
-                quiet,
-                contents,
-            });
+            self.sent.push_back(Sent { quiet, ..Sent::new(self.counter, now, len, contents) });
         } else {
             self.spare.push(contents);
         }

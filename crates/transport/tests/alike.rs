@@ -34,6 +34,9 @@ impl Store for Memory {
         Some(0)
     }
     fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
     fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
 }
 

@@ -21,6 +21,9 @@ impl Store for Nothing {
         None
     }
     fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        Some(0)
+    }
     fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
 }
 

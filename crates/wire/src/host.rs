@@ -237,4 +237,8 @@ pub struct Report {
     /// The sink's session was lost before it was known.
     #[prost(uint64, tag = "8")]
     pub unconfirmed: u64,
+    /// The number under which the sink joined the source ([`Ready::join`]): all of this is about what came for it since then. 0 if it has
+    /// none, or is not said: since it was attached.
+    #[prost(uint32, tag = "9")]
+    pub join: u32,
 }

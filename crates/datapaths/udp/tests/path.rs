@@ -42,6 +42,10 @@ impl Store for Slots {
         slot[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     }
 
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
+
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.used[&slot][at as usize..(at + len) as usize]);
     }

@@ -111,8 +111,11 @@ impl Account {
         self.cell.add(count, messages);
     }
 
-    /// The sink's host says what became of messages there.
+    /// The sink's host says what became of messages there. What it says of those that came under another number was another account's.
     pub(crate) fn reported(&mut self, report: &Report) {
+        if report.join != 0 && report.join != self.number {
+            return;
+        }
         let said = [
             (Count::Delivered, report.delivered),
             (Count::Expired, report.expired),

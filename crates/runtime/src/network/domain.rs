@@ -8,6 +8,7 @@ use crate::network::NetworkError;
 use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Source};
+use crate::network::kept::Waiting;
 use crate::network::matches::{Matches, Wanted};
 use crate::network::outlet::{Outlet, Remote, TapState};
 use crate::network::pages::Pages;
@@ -89,6 +90,8 @@ pub(crate) struct Domain {
     /// When segments were last given back for others.
     pub(crate) gave_back: Option<Instant>,
     pub(crate) memory_limit: u64,
+    /// What waits in copies for messages before it, and how much may.
+    pub(crate) waiting: Waiting,
     pub(crate) huge_pages: bool,
     entries: u32,
     streams: usize,
@@ -167,6 +170,7 @@ impl Domain {
             scatter: Scatter::default(),
             gave_back: None,
             memory_limit: network.memory_mib << 20,
+            waiting: Waiting { bytes: 0, most: network.memory_mib << 20 },
             huge_pages: config.memory.huge_pages,
             entries: config.quota.link_entries,
             streams: config.quota.streams_per_session as usize,

@@ -136,7 +136,7 @@ impl Hub {
     fn refuse_remote(&mut self, domain: usize, source: usize, epoch: Epoch) {
         let remotes = &mut self.domains[domain].remotes;
         if let Some(remote) = remotes.get_mut(source).and_then(|r| r.take_if(|r| r.epoch == epoch)) {
-            self.claims_due = true;
+            self.freed.push(epoch);
             let host = &mut self.hosts[remote.host];
             host.forget_source(domain, source);
             let asked = host.requested.remove(&epoch).unwrap_or_default();
@@ -239,9 +239,9 @@ impl Hub {
         }
     }
 
-    /// Takes the events of a host's paths. `frame` is the one that one of them was just given; returns how many of them lay in it.
-    pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) -> u32 {
-        let (mut used, mut ended) = (0, Vec::<EndedFlow>::new());
+    /// Takes the events of a host's paths. `frame` is the one that one of them was just given.
+    pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) {
+        let mut ended = Vec::<EndedFlow>::new();
         while let Some((lane, event)) = self.hosts[host].lanes.event() {
             let id = |number| FlowId { lane, number };
             match event {
@@ -287,12 +287,12 @@ impl Hub {
                     ended.push((flow, asked, known));
                 }
                 Event::Message { flow, message, lies } => {
-                    used += self.message(host, now, id(flow), (&message, 0), lies, frame);
+                    self.message(host, now, id(flow), (&message, 0), lies, frame);
                 }
                 Event::Bundle { flow, message, count, lies } => {
-                    used += self.message(host, now, id(flow), (&message, count), lies, frame);
+                    self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
-                Event::Discard(lies) => used += self.discard(host, lies, frame),
+                Event::Discard(lies) => self.discard(host, lies),
                 Event::Accepted { flow } => self.accepted(host, id(flow), now),
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
@@ -309,7 +309,6 @@ impl Hub {
         for (flow, asked, known) in ended {
             self.flow_ended(host, flow, asked, known, None);
         }
-        used
     }
 
     /// A flow from a host has ended, accepted or not: with the last one its source is gone. Unless it was `lost` with its path:
@@ -366,36 +365,26 @@ impl Hub {
         self.underway.recycle(held);
     }
 
-    fn discard(&mut self, host: usize, lies: Lies, frame: Option<(u64, &[u8])>) -> u32 {
+    fn discard(&mut self, host: usize, lies: Lies) {
         match lies {
-            Lies::Slot { slot, .. } if self.hosts[host].long_words.take(slot).is_some() => 0,
+            Lies::Slot { slot, .. } if self.hosts[host].long_words.take(slot).is_some() => {}
             Lies::Slot { slot, .. } => {
                 let (domain, slot) = slot_of(slot);
                 if let Some(domain) = self.domains.get_mut(domain) {
                     domain.discard(slot);
                 }
-                0
             }
-            Lies::Frame { token, .. } if frame.is_some_and(|(t, _)| t == token) => 1,
-            Lies::Frame { token, .. } => {
-                self.let_go(host, token);
-                0
-            }
+            Lies::Frame { token, at, len } => drop(self.take_kept(host, token, (at, len))),
         }
     }
 
-    /// A kept frame is needed once less.
-    fn let_go(&mut self, host: usize, token: u64) {
-        let frames = &mut self.hosts[host].frames;
-        if let Some((_, left)) = frames.get_mut(&token) {
-            *left -= 1;
-            if *left == 0 {
-                frames.remove(&token);
-            }
-        }
+    /// Takes what an event refers to in what is kept of a host.
+    fn take_kept(&mut self, host: usize, name: u64, place: (usize, usize)) -> Option<Vec<u8>> {
+        let domains = &mut self.domains;
+        self.hosts[host].kept.take(name, place, |domain| domains.get_mut(domain).map(|domain| &mut domain.waiting))
     }
 
-    /// Takes a message, or so many as a bundle has, if it has any. Returns how many of them lay in `frame`.
+    /// Takes a message, or so many as a bundle has, if it has any; `frame` is the one that was just received.
     pub(crate) fn message(
         &mut self,
         host: usize,
@@ -404,23 +393,19 @@ impl Hub {
         (message, bundle): (&Message, u16),
         lies: Lies,
         frame: Option<(u64, &[u8])>,
-    ) -> u32 {
+    ) {
         let one = &mut self.hosts[host];
         let control = one.control_in == Some(flow);
         let incoming = one.incoming.get(&flow).copied();
-        let (mut used, mut kept) = (0, None);
+        let kept: Vec<u8>;
         let (arrived, len) = match lies {
             Lies::Slot { slot, len } => (Arrived::Slot(slot_of(slot).1, len), u64::from(len)),
             Lies::Frame { token, at, len } => {
                 let bytes = match frame.filter(|(t, _)| *t == token) {
-                    Some((_, bytes)) => {
-                        used = 1;
-                        bytes.get(at..at + len).unwrap_or(&[])
-                    }
+                    Some((_, bytes)) => bytes.get(at..at + len).unwrap_or(&[]),
                     None => {
-                        let bytes = one.frames.get(&token).and_then(|(bytes, _)| bytes.get(at..at + len));
-                        kept = Some((token, bytes.unwrap_or(&[]).to_vec()));
-                        kept.as_ref().map_or(&[][..], |(_, bytes)| bytes)
+                        kept = self.take_kept(host, token, (at, len)).unwrap_or_default();
+                        &kept
                     }
                 };
                 (Arrived::Bytes(bytes), len as u64)
@@ -467,13 +452,9 @@ impl Hub {
         } else {
             self.hosts[host].stray += 1;
             if let Lies::Slot { .. } = lies {
-                self.discard(host, lies, None);
+                self.discard(host, lies);
             }
         }
-        if let Some((token, _)) = kept {
-            self.let_go(host, token);
-        }
-        used
     }
 
     /// What is said of a message on the links to local sinks.

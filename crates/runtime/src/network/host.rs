@@ -5,7 +5,9 @@ use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
 use crate::network::domain::{Domain, place};
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
+use crate::network::kept::Kept;
 use crate::network::lanes::{FlowId, HOME, Lanes};
+use crate::network::later::Claims;
 use crate::network::long_words::LongWords;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
@@ -14,7 +16,7 @@ use insane_wire::encode;
 use insane_wire::host::{self as wire, CONTROL, Report, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use insane_wire::keyed::{Key, Keyed};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Words for the host that wait for it to take those before, at most: more would be more than all that there is to say.
@@ -94,18 +96,21 @@ pub(crate) struct Host {
     pub(crate) requested: HashMap<Epoch, VecDeque<(FlowId, u32)>>,
     /// How many sinks of the host were to join each local source.
     pub(crate) joins: HashMap<Epoch, u32>,
+    /// The largest number that a sink of the host ever had.
+    last_join: u32,
     /// Sinks of the host that are attached to local sources.
-    pub(crate) ready: HashSet<(Epoch, SinkId)>,
+    pub(crate) ready: BTreeSet<(SinkId, Epoch)>,
     /// Sinks of this host that it has refused, and whose sessions were told.
     pub(crate) refused: HashSet<SinkId>,
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
-    /// Frames that are kept for messages out of order.
-    pub(crate) frames: HashMap<u64, (Vec<u8>, u32)>,
+    /// The places of a sink's accounts.
+    by_sink: HashMap<SinkId, Vec<usize>>,
+    pub(crate) kept: Kept,
     /// Sources of which something old is still to be finished.
     pub(crate) postponed: Vec<insane_wire::host::Source>,
     /// Sources that another host has.
-    pub(crate) claims: Vec<insane_wire::host::Source>,
+    pub(crate) claims: Claims,
     /// Which of its runtimes it was that spoke last.
     pub(crate) run: u128,
     /// It has said in this connection which of its runtimes it is: flows may be accepted.
@@ -198,13 +203,15 @@ impl Host {
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(23))),
             requested: HashMap::new(),
             joins: HashMap::new(),
-            ready: HashSet::new(),
+            last_join: 0,
+            ready: BTreeSet::new(),
             refused: HashSet::new(),
             accounts: Vec::new(),
             by_key: HashMap::new(),
-            frames: HashMap::new(),
+            by_sink: HashMap::new(),
+            kept: Kept::default(),
             postponed: Vec::new(),
-            claims: Vec::new(),
+            claims: Claims::default(),
             run: 0,
             greeted: false,
             stray: 0,
@@ -276,8 +283,8 @@ impl Host {
             && self.incoming.is_empty()
             && self.requested.is_empty()
             && self.postponed.is_empty()
-            && self.claims.is_empty()
-            && self.frames.is_empty()
+            && self.claims.len() == 0
+            && self.kept.len() == 0
             && self.egress.waiting() == 0
     }
 
@@ -595,6 +602,16 @@ impl Host {
         }
     }
 
+    /// The number under which the next sink of the host is to join a source. A source that was forgotten begins with others than it had:
+    /// the host may not have forgotten its sinks. Their low bits, which messages say, begin with 1.
+    pub(crate) fn next_join(&mut self, epoch: Epoch) -> u32 {
+        let first = self.last_join.checked_next_multiple_of(256).unwrap_or(0);
+        let last = self.joins.entry(epoch).or_insert(first);
+        *last = last.wrapping_add(1).max(1);
+        self.last_join = self.last_join.max(*last);
+        *last
+    }
+
     pub(crate) fn settle_all(&mut self) {
         (0..self.flows.len()).for_each(|at| self.settle(at, None));
     }
@@ -609,13 +626,54 @@ impl Host {
         }
     }
 
+    /// Begins an account; its place.
+    pub(crate) fn add_account(&mut self, account: Account) -> usize {
+        let sink = account.sink;
+        let at = place(&mut self.accounts, account);
+        self.by_sink.entry(sink).or_default().push(at);
+        at
+    }
+
+    /// The accounts of a sink.
+    pub(crate) fn accounts_of(&self, sink: SinkId) -> impl Iterator<Item = &Account> {
+        self.by_sink.get(&sink).into_iter().flatten().filter_map(|at| self.accounts[*at].as_ref())
+    }
+
+    /// A sink of the host is gone, or is taken to be because the host is lost: then nobody may be left to say what became of messages.
+    pub(crate) fn sink_gone(&mut self, sink: SinkId) {
+        let connected = self.is_connected();
+        let Self { ready, by_sink, accounts, .. } = self;
+        let attached: Vec<_> = ready.range((sink, Epoch(0))..=(sink, Epoch(u128::MAX))).copied().collect();
+        attached.iter().for_each(|pair| {
+            ready.remove(pair);
+        });
+        for at in by_sink.get(&sink).into_iter().flatten() {
+            if let Some(account) = accounts[*at].as_mut() {
+                account.gone = true;
+                if !connected {
+                    account.forsake();
+                }
+            }
+        }
+    }
+
     /// Ends the accounts of which nothing more will come.
     pub(crate) fn sweep(&mut self, domains: &mut [Domain]) {
+        let mut ended = HashSet::new();
         for at in 0..self.accounts.len() {
             let Some(account) = self.accounts[at].take_if(|a| a.is_over()) else { continue };
             domains[account.domain].cells.end(account.cell.index());
-            self.by_key.retain(|_, place| *place != at);
-            self.flows.iter_mut().flatten().for_each(|f| f.accounts.retain(|a| *a != at));
+            if let Some(places) = self.by_sink.get_mut(&account.sink) {
+                places.retain(|place| *place != at);
+                if places.is_empty() {
+                    self.by_sink.remove(&account.sink);
+                }
+            }
+            ended.insert(at);
+        }
+        if !ended.is_empty() {
+            self.by_key.retain(|_, place| !ended.contains(place));
+            self.flows.iter_mut().flatten().for_each(|f| f.accounts.retain(|a| !ended.contains(a)));
         }
         // Counted on for as long as the other host may have heard of the source.
         if self.joins.len() > self.flows.len() {

@@ -6,12 +6,13 @@ use crate::config::Kind;
 use crate::network::addresses::Addresses;
 use crate::network::burst::Burst;
 use crate::network::control::{Sources, Underway};
-use crate::network::directory::{Change, Directory, Told};
+use crate::network::directory::{Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
+use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
 use crate::network::patience::Patience;
 use crate::network::ports::Port;
@@ -24,7 +25,7 @@ use insane_datapath::{Address, Armed};
 use insane_shm::steps::{Step, reach};
 use insane_shm::wait::SleepKinds;
 use insane_transport::{End, Lies, Path};
-use insane_wire::id::SinkId;
+use insane_wire::id::{Epoch, SinkId};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};
@@ -104,9 +105,8 @@ pub(crate) struct Hub {
     pub(crate) table: policy::Table,
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
-    next_frame: u64,
     /// Bytes that were received since others were last offered this core.
-    received: usize,
+    pub(crate) received: usize,
     /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
     drained: Option<Duration>,
     /// Whether it sleeps at once when there is nothing.
@@ -118,6 +118,8 @@ pub(crate) struct Hub {
     behind: bool,
     /// How many of the frames that were received together are still to be looked at.
     pub(crate) coming: usize,
+    /// They may have to be put in order.
+    pub(crate) sorts: bool,
     pub(crate) hosts: Vec<Host>,
     pub(crate) by_address: Addresses,
     pub(crate) domains: Vec<Domain>,
@@ -126,11 +128,14 @@ pub(crate) struct Hub {
     pub(crate) wants: HashMap<u64, Want>,
     pub(crate) next_request: u64,
     /// Sinks whose turn has not come.
-    pub(crate) later: Vec<Change>,
+    pub(crate) later: Later,
     /// Until when the sessions of sources may let go of sinks that were gone and are back.
     pub(crate) letting_go: HashMap<SinkId, Duration>,
-    /// A host is lost, or a source of one has ended: those that claim what it had are heard again.
-    pub(crate) claims_due: bool,
+    /// Sources that have ended, or whose hosts are lost: those that claim them are heard again.
+    pub(crate) freed: Vec<Epoch>,
+    /// How much that waited was looked at again.
+    #[cfg(test)]
+    pub(crate) again: usize,
     pub(crate) underway: Underway,
     /// Flows of which another host is being told.
     pub(crate) words: usize,
@@ -212,7 +217,6 @@ impl Hub {
             absent,
             table,
             requests: Requests::default(),
-            next_frame: 0,
             received: 0,
             drained: None,
             sleeps,
@@ -220,6 +224,7 @@ impl Hub {
             put_off: false,
             behind: false,
             coming: 0,
+            sorts: false,
             hosts,
             by_address,
             domains,
@@ -227,9 +232,11 @@ impl Hub {
             sinks: HashMap::new(),
             wants: HashMap::new(),
             next_request: 1,
-            later: Vec::new(),
+            later: Later::default(),
             letting_go: HashMap::new(),
-            claims_due: false,
+            freed: Vec::new(),
+            #[cfg(test)]
+            again: 0,
             underway: Underway::default(),
             words: 0,
             ends,
@@ -430,6 +437,7 @@ impl Hub {
             self.directory_at = self.directory.on_time(now);
         }
         self.serve_directory();
+        self.offer_later();
         self.forget(now);
         self.watch_found(now);
         if now >= self.report_at {
@@ -485,32 +493,7 @@ impl Hub {
             self.receive_landed(port, now);
         }
         let mut all = std::mem::take(&mut self.ports[port].rx.taken);
-        self.coming = 0;
-        for taken in &all {
-            self.received += taken.len;
-            self.coming += taken.count();
-        }
-        for taken in all.drain(..) {
-            let host = self.by_address.find(port, taken.from);
-            if taken.slot.place().is_some() {
-                self.coming -= 1;
-                // What is kept of it keeps it.
-                let loan = self.ports[port].loans.lend(taken.slot, port);
-                match host {
-                    Some(host) => self.frame(now, (host, port), loan.bytes(), Some(&loan)),
-                    None => self.unknown += 1,
-                }
-                continue;
-            }
-            match host {
-                Some(host) => self.frames(now, (host, port), taken.bytes(), taken.stride),
-                None => {
-                    self.coming -= taken.count();
-                    self.unknown += taken.count() as u64;
-                }
-            }
-            self.ports[port].rx.free.push(taken.slot);
-        }
+        self.take_batch(now, port, &mut all);
         // Its room is used again.
         self.ports[port].rx.taken = all;
         self.domains.iter_mut().for_each(Domain::hand_out_gathered);
@@ -527,16 +510,19 @@ impl Hub {
         for landed in rx.landed.drain(..) {
             let Ok(number) = usize::try_from(landed.token) else { continue };
             let Some(host) = owners.get(number) else { continue };
-            let Host { lanes, incoming, control_in, long_words, .. } = &mut hosts[*host];
+            let Host { lanes, incoming, control_in, long_words, kept, .. } = &mut hosts[*host];
             let control = *control_in;
-            let mut store = Memory { domains, incoming, lane: port, control, long_words, loan: None };
+            let mut store = Memory { domains, incoming, lane: port, control, long_words, kept, loan: None };
             let Some(path) = lanes.path(port) else { continue };
             let read = (&rx.heads[landed.heads], &rx.heads[landed.tails]);
             path.receive_run(now, read, number, landings, &mut store);
         }
         for stray in landings.finish() {
             let host = self.ports[port].owners[stray.number];
-            self.keep(now, (host, port), stray.frame);
+            reach(Step::Receive);
+            // Its messages wait for what else was received with it.
+            let (name, events) = self.give_to_path(now, (host, port), &stray.frame, None);
+            self.hosts[host].kept.keep(name, stray.frame, events);
         }
         // In the order of the messages, now that all were looked at. What was taken has come after what landed.
         let mut owners = std::mem::take(&mut self.ports[port].owners);
@@ -547,32 +533,36 @@ impl Hub {
         self.ports[port].owners = owners;
     }
 
-    /// Takes a frame whose messages wait for what else was received with it.
-    fn keep(&mut self, now: Duration, (host, lane): (usize, usize), frame: Vec<u8>) {
-        let token = self.next_frame;
-        self.next_frame += 1;
-        reach(Step::Receive);
-        let Host { lanes, incoming, control_in, long_words, frames, .. } = &mut self.hosts[host];
-        let (control, domains) = (*control_in, &mut self.domains);
-        let mut store = Memory { domains, incoming, lane, control, long_words, loan: None };
-        let Some(path) = lanes.path(lane) else { return };
-        let kept = path.receive(now, &frame, token, &mut store).kept;
-        if kept > 0 {
-            frames.insert(token, (frame, kept));
-        }
+    /// Gives a frame, which may be lent, to its path; the name under which that has it, and how many events refer to it.
+    fn give_to_path(
+        &mut self,
+        now: Duration,
+        (host, lane): (usize, usize),
+        frame: &[u8],
+        loan: Option<&Arc<Loan>>,
+    ) -> (u64, u32) {
+        let Host { lanes, incoming, control_in, long_words, kept, .. } = &mut self.hosts[host];
+        let (control, domains, name) = (*control_in, &mut self.domains, kept.name());
+        let mut store = Memory { domains, incoming, lane, control, long_words, kept, loan };
+        let receipt = lanes.path(lane).map(|path| path.receive(now, frame, name, &mut store));
+        (name, receipt.map_or(0, |receipt| receipt.kept))
     }
 
-    /// Takes frames that lie one every `stride` bytes.
-    fn frames(&mut self, now: Duration, at: (usize, usize), bytes: &[u8], stride: usize) {
+    /// Takes frames that lie one every `stride` bytes, up to one that comes early: where that begins.
+    pub(crate) fn frames(&mut self, now: Duration, at: (usize, usize), bytes: &[u8], stride: usize) -> Option<usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let frame;
-            (frame, rest) = rest.split_at(stride.clamp(1, rest.len()));
+            let (frame, behind) = rest.split_at(stride.clamp(1, rest.len()));
             self.coming -= 1;
-            self.frame(now, at, frame, None);
+            if !self.frame(now, at, frame, None) {
+                self.coming += 1;
+                return Some(bytes.len() - rest.len());
+            }
+            rest = behind;
             let more = if rest.is_empty() { 0 } else { self.frames_alike(now, at, frame, rest, stride) };
             rest = rest.get(more * stride..).unwrap_or(&[]);
         }
+        None
     }
 
     /// Takes those of the frames in `rest` that are like the one before them; how many.
@@ -593,34 +583,33 @@ impl Hub {
         row.count.into()
     }
 
-    /// Takes a frame, which may be lent.
-    fn frame(&mut self, now: Duration, (host, lane): (usize, usize), frame: &[u8], loan: Option<&Arc<Loan>>) {
-        let token = self.next_frame;
-        self.next_frame += 1;
+    /// Takes a frame, which may be lent; `false`, with nothing done, if it is not and comes early ([`Hub::is_early`]).
+    pub(crate) fn frame(
+        &mut self,
+        now: Duration,
+        (host, lane): (usize, usize),
+        frame: &[u8],
+        loan: Option<&Arc<Loan>>,
+    ) -> bool {
         reach(Step::Receive);
-        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[host];
-        let (control, domains) = (*control_in, &mut self.domains);
-        let mut store = Memory { domains, incoming, lane, control, long_words, loan };
-        let Some(path) = lanes.path(lane) else { return };
-        if loan.is_none()
-            && let Some(row) = path.receive_alone(now, frame)
-        {
+        let alone = |path: &mut Path| path.receive_alone(now, frame);
+        if let Some(row) = self.hosts[host].lanes.path(lane).filter(|_| loan.is_none()).and_then(alone) {
             let flow = FlowId { lane, number: row.flow };
             if !self.take_at_once(host, flow, &row, frame) {
-                let lies = Lies::Frame { token, at: row.at, len: row.len };
-                self.message(host, now, flow, (&row.message, 0), lies, Some((token, frame)));
+                let lies = Lies::Frame { token: 0, at: row.at, len: row.len };
+                self.message(host, now, flow, (&row.message, 0), lies, Some((0, frame)));
             }
             if self.hosts[host].lanes.has_events(lane) {
                 self.events(host, now, None);
             }
-            return;
+            return true;
         }
-        let receipt = path.receive(now, frame, token, &mut store);
-        let used = self.events(host, now, Some((token, frame)));
-        if receipt.kept > used {
-            // Something in it waits for what comes before. Frames are many and slots are few: a copy is kept.
-            self.hosts[host].frames.insert(token, (frame.to_vec(), receipt.kept - used));
+        if loan.is_none() && self.is_early((host, lane), frame) {
+            return false;
         }
+        let (name, _) = self.give_to_path(now, (host, lane), frame, loan);
+        self.events(host, now, Some((name, frame)));
+        true
     }
 
     /// Builds frames and sends them, until there are none or the datapaths are busy.
@@ -751,7 +740,7 @@ impl Hub {
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
         let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
         lanes.filter_map(Path::timeout).for_each(&mut until);
-        if !self.later.is_empty() || self.domains.iter().any(|domain| !domain.held.is_empty()) {
+        if self.later.len() > 0 || self.domains.iter().any(|domain| !domain.held.is_empty()) {
             until(now + LATER);
         }
         self.directory_at.into_iter().for_each(&mut until);

@@ -3,6 +3,7 @@
 use crate::network::addresses::Addresses;
 use crate::network::domain::Domain;
 use crate::network::host::{Host, Incoming};
+use crate::network::kept::Kept;
 use crate::network::lanes::FlowId;
 use crate::network::long_words::LongWords;
 use crate::network::scatter::{Loan, is_making};
@@ -22,6 +23,8 @@ pub(crate) struct Memory<'a> {
     /// The host's control flow.
     pub(crate) control: Option<FlowId>,
     pub(crate) long_words: &'a mut LongWords,
+    /// What is kept of the host.
+    pub(crate) kept: &'a mut Kept,
     /// The frame that is looked at, if it is lent.
     pub(crate) loan: Option<&'a Arc<Loan>>,
 }
@@ -65,6 +68,15 @@ impl Store for Memory<'_> {
         domain.slab.bytes_mut(slot, at, len).into_iter().for_each(|to| to.copy_from_slice(bytes));
     }
 
+    fn hold(&mut self, flow: u32, bytes: &[u8]) -> Option<u64> {
+        let flow = FlowId { lane: self.lane, number: flow };
+        if self.control == Some(flow) {
+            return self.kept.hold(None, bytes);
+        }
+        let Incoming { domain, .. } = *self.incoming.get(&flow)?;
+        self.kept.hold(Some((domain, &mut self.domains.get_mut(domain)?.waiting)), bytes)
+    }
+
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
         let word = self.long_words.get(slot, at, len);
         let (domain, slot) = slot_of(slot);
@@ -93,9 +105,9 @@ impl Place for Placer<'_> {
 
     fn place(&mut self, peeked: Peeked<'_>) -> Option<batch::Landing<'_>> {
         let at = self.by_address.find(self.port, peeked.from)?;
-        let Host { lanes, incoming, control_in, long_words, .. } = &mut self.hosts[at];
+        let Host { lanes, incoming, control_in, long_words, kept, .. } = &mut self.hosts[at];
         let (lane, control) = (self.port, *control_in);
-        let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, loan: None };
+        let mut store = Memory { domains: self.domains, incoming, lane, control, long_words, kept, loan: None };
         let Peeked { head, len, stride, .. } = peeked;
         let landing = lanes.path(self.port)?.place(self.now, head, len, stride, &mut store, self.landings)?;
         self.owners.push(at);

@@ -1,12 +1,13 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
 mod backlog;
+mod tap;
 
 use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
 use crate::network::scatter::{List, Making, is_making};
-use insane_shm::counters::{Count, Counters};
+use insane_shm::counters::Counters;
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
     Broken, Descriptor, FLAG_COPIED, FLAG_PACKED, FLAG_SCATTERED, FLAG_WIDE, INLINE_BYTES, Producer, Returned,
@@ -108,9 +109,9 @@ pub(crate) struct Tap {
     pub(crate) cell: u32,
     /// Its number among the sinks that joined the source on its link.
     pub(crate) join: u16,
-    /// Its number among those of this host, modulo 256, once the source's host has given it one; and whether the source knows of
+    /// Its number among those of this host, once the source's host has given it one; and whether the source knows of
     /// it, so that what comes is for it.
-    pub(crate) number: Option<u8>,
+    pub(crate) number: Option<u32>,
     joined: bool,
     /// The source's host has said whether it has a number for it.
     pub(crate) answered: bool,
@@ -126,6 +127,9 @@ pub(crate) struct Tap {
     had: u64,
     report: Report,
     told: Report,
+    /// What of the report was for accounts that have ended at the source's host, and how many of those given were.
+    before: Report,
+    owed: u64,
 }
 
 /// A source of another host.
@@ -348,13 +352,15 @@ impl Remote {
             had: 0,
             told: report.clone(),
             report,
+            before: Report::default(),
+            owed: 0,
         });
     }
 
     /// Sees which sinks the source knew of when it emitted what comes now.
     fn see(&mut self, joined: u16) {
         for tap in self.taps.iter_mut().filter(|t| !t.joined && t.state != TapState::Opening) {
-            tap.joined = tap.number.is_some_and(|number| (joined as u8).wrapping_sub(number) < 128);
+            tap.joined = tap.number.is_some_and(|number| (joined as u8).wrapping_sub(number as u8) < 128);
         }
     }
 
@@ -402,10 +408,7 @@ impl Remote {
     /// What is to be told to the source's host.
     pub(crate) fn reports(&mut self, now: Duration) -> impl Iterator<Item = Report> + '_ {
         self.told_at = Some(now);
-        self.taps.iter_mut().filter(|t| t.report != t.told).map(|t| {
-            t.told = t.report.clone();
-            t.report.clone()
-        })
+        self.taps.iter_mut().filter(|t| t.report != t.told).map(Tap::tell)
     }
 
     /// Everything is to be told again: the host may not have heard it.
@@ -418,53 +421,6 @@ impl Remote {
     /// Whether some sink has messages that it has not counted.
     pub(crate) fn is_awaited(&self) -> bool {
         self.taps.iter().any(|t| t.outlet.is_some() && t.finished < t.given)
-    }
-}
-
-impl Tap {
-    /// Looks what the sink has counted.
-    fn look(&mut self, epoch: Epoch, counters: &Counters) {
-        if self.state == TapState::Opening || self.finished >= self.given {
-            return;
-        }
-        // A cell that is another flow's by now was this one's until all was counted.
-        let Some(cell) = counters.get(self.cell).filter(|c| c.sink == self.sink.0 && c.epoch == epoch.0) else {
-            return;
-        };
-        let mut left = self.given;
-        let mut take = |count: Count| {
-            let taken = cell.get(count).min(left);
-            left -= taken;
-            taken
-        };
-        self.report.delivered = self.had + take(Count::Delivered);
-        self.report.expired = take(Count::Expired);
-        let closed = take(Count::SinkClosed);
-        self.report.invalid = take(Count::Invalid);
-        self.report.sink_closed = self.late + closed;
-        self.finish(self.given - left);
-    }
-
-    /// A message came that the sink has had.
-    fn came_again(&mut self, messages: u64) {
-        self.had += messages;
-        self.report.delivered += messages;
-    }
-
-    /// Whether a message is to be handed to the sink.
-    fn wants(&self, sequence: u64) -> bool {
-        self.state == TapState::Open && self.joined && (self.cursor == 0 || sequence > self.cursor)
-    }
-
-    fn came_late(&mut self, messages: u64) {
-        self.late += messages;
-        self.report.sink_closed += messages;
-    }
-
-    fn finish(&mut self, finished: u64) {
-        let more = usize::try_from(finished.saturating_sub(self.finished)).unwrap_or(usize::MAX);
-        self.sequences.drain(..more.min(self.sequences.len()));
-        self.finished = self.finished.max(finished);
     }
 }
 
@@ -860,8 +816,7 @@ impl Domain {
                 if let Some(counters) = &outlet.counters {
                     tap.look(remote.epoch, counters);
                 }
-                tap.report.unconfirmed += tap.given.saturating_sub(tap.finished);
-                tap.finish(tap.given);
+                tap.is_lost();
                 (tap.state, tap.outlet) = (TapState::Closed, None);
                 self.notes.push(Note::Left { source });
             }

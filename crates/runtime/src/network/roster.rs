@@ -2,7 +2,6 @@
 //! more. Places of hosts are used again, so that strangers that come and go do not add up.
 
 use crate::network::FromNetwork;
-use crate::network::directory::Change;
 use crate::network::discovery::MAX_HOSTS;
 use crate::network::egress::Egress;
 use crate::network::host::{Host, Known, path_config};
@@ -105,12 +104,11 @@ impl Hub {
     fn is_unused(&self, at: usize) -> bool {
         let host = &self.hosts[at];
         let here = self.domains.iter().flat_map(|d| d.remotes.iter().flatten()).any(|r| r.host == at);
-        let waits = |c: &Change| matches!(c, Change::Added { host, .. } | Change::Removed { host, .. } if *host == at);
         !here
             && host.is_idle()
             && !self.directory.knows(at)
             && self.sinks.values().all(|s| s.host != at)
-            && !self.later.iter().any(waits)
+            && !self.later.has_any_of(at)
     }
 
     /// The place of a dormant host.

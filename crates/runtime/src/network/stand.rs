@@ -128,6 +128,10 @@ impl Store for Nowhere {
 
     fn fill(&mut self, _slot: u64, _at: u32, _bytes: &[u8]) {}
 
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
+
     fn copy_out(&self, _slot: u64, _at: u32, _len: u32, _out: &mut Vec<u8>) {}
 }
 
@@ -443,7 +447,7 @@ impl Stand {
             sinks: hub.sinks.len() + hub.later.len() + usize::from(hub.directory.knows(0)),
             sources: remotes + hub.hosts.iter().map(|host| host.postponed.len() + host.claims.len()).sum::<usize>(),
             wants: hub.wants.len(),
-            under_way: hub.underway.len() + host.frames.len() + host.long_words.len(),
+            under_way: hub.underway.len() + host.kept.len() + host.long_words.len(),
             notes: host.ready.len() + host.refused.len() + host.requested.len() + host.incoming.len(),
             in_the_core: self.core.sessions.get(&NETWORK).map_or(0, crate::core::Session::endpoints),
         }

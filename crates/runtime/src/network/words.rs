@@ -3,7 +3,6 @@
 use crate::network::FromNetwork;
 use crate::network::account::Account;
 use crate::network::directory::Change;
-use crate::network::domain::place;
 use crate::network::events::{RemoteSink, Want};
 use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::{Hub, LET_GO};
@@ -12,6 +11,7 @@ use crate::network::lanes::HOME;
 use crate::network::matches::Wanted;
 use crate::network::outlet::{Remote, TapState};
 use crate::policy;
+use insane_shm::counters::Count;
 use insane_shm::steps::{Step, reach};
 use insane_transport::{End, FlowSpec};
 use insane_wire::control::{self, to_runtime};
@@ -103,6 +103,7 @@ impl Hub {
     pub(crate) fn lost(&mut self, host: usize, now: Duration) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         for remote in remotes.filter(|r| r.host == host) {
+            self.freed.push(remote.epoch);
             (remote.flow, remote.flows) = (None, 0);
             if remote.reliable {
                 remote.orphaned.get_or_insert(now);
@@ -127,7 +128,6 @@ impl Hub {
         self.say_room();
         self.directory.lost(host, now);
         self.serve_directory();
-        self.claims_due = true;
     }
 
     /// A host has said something.
@@ -228,12 +228,12 @@ impl Hub {
             } else if remote.host == host && self.hosts[host].postponed.len() < MAX_REMOTES {
                 // The old one has its last words to say.
                 self.hosts[host].postponed.push(kept(about));
-            } else if remote.host != host && self.hosts[host].claims.len() < MAX_REMOTES {
+            } else if remote.host != host && self.hosts[host].claims.fits(epoch) {
                 // It is somewhere else now, unless the host where it was is there.
                 if !self.hosts[remote.host].is_connected() {
                     (remote.ending, remote.mute) = (true, true);
                 }
-                self.hosts[host].claims.push(kept(about));
+                self.hosts[host].claims.add(epoch, kept(about));
             }
             return;
         }
@@ -255,8 +255,8 @@ impl Hub {
     fn source_ended(&mut self, host: usize, epoch: &[u8]) {
         let one = &mut self.hosts[host];
         one.postponed.retain(|about| about.epoch != epoch);
-        one.claims.retain(|about| about.epoch != epoch);
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
+        one.claims.take(epoch);
         for (at, domain) in self.domains.iter_mut().enumerate() {
             for (source, remote) in domain.remotes.iter_mut().enumerate() {
                 let is_it = |r: &&mut Remote| r.epoch == epoch && r.host == host && !r.closing;
@@ -325,7 +325,7 @@ impl Hub {
         let Some(tap) = tap else { return };
         tap.answered = true;
         if join != 0 {
-            tap.number.get_or_insert(join as u8);
+            tap.joins_as(join);
             let word = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join, answer: false };
             self.hosts[host].say(Body::Ready(word), &mut self.underway);
         }
@@ -338,14 +338,12 @@ impl Hub {
         let one = &mut self.hosts[host];
         tracing::debug!(host = one.name, %epoch, %sink, "attached there");
         // One that is gone was taken from its source's session already, which is not to hear of it again.
-        let comes =
-            |c: &Change| matches!(c, Change::Added { sink: s, host: h } if s.sink == sink.to_bytes() && *h == host);
         let known = self.sinks.get(&sink).map(|s| s.host == host);
-        if !known.unwrap_or_else(|| self.later.iter().any(comes)) || one.ready.len() >= MAX_READY {
+        if !known.unwrap_or_else(|| self.later.has(sink, host)) || one.ready.len() >= MAX_READY {
             one.stray += 1;
             return false;
         }
-        one.ready.insert((epoch, sink));
+        one.ready.insert((sink, epoch));
         let Some(account) = one.by_key.get(&(epoch, sink)).copied() else { return false };
         let Some(is) = one.accounts[account].as_mut() else { return false };
         if (join == 0 && is.was_attached) || (join != 0 && is.number == join) {
@@ -356,12 +354,9 @@ impl Hub {
         }
         if join == 0 {
             // Messages may say the number that it has.
-            if is.number == 0 {
-                let last = one.joins.entry(epoch).or_default();
-                *last = last.wrapping_add(1).max(1);
-                is.number = *last;
-            }
-            let (join, epoch, sink) = (is.number, epoch.to_bytes(), sink.to_bytes());
+            let join = if is.number == 0 { one.next_join(epoch) } else { is.number };
+            one.accounts[account].iter_mut().for_each(|is| is.number = join);
+            let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
             one.say(Body::Ready(wire::Ready { epoch, sink, join, answer: true }), &mut self.underway);
             return true;
         }
@@ -414,8 +409,9 @@ impl Hub {
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);
-        let open = self.hosts[host].by_key.get(&(epoch, sink)).and_then(|a| self.hosts[host].accounts[*a].as_ref());
-        if open.is_some_and(|a| !a.closing) {
+        let before = self.hosts[host].by_key.get(&(epoch, sink)).copied();
+        let mut before = before.and_then(|at| self.hosts[host].accounts[at].as_mut());
+        if before.as_ref().is_some_and(|before| !before.closing) {
             // Its source's session has let go of the one before, or is about to: then there may be another.
             if domain.is_ending(link, source, sink) {
                 domain.held.insert((link, source, sink), wanted);
@@ -426,6 +422,8 @@ impl Hub {
             return domain.detach(link, source, sink);
         }
         let Some(cell) = domain.cells.start(epoch, sink) else { return domain.detach(link, source, sink) };
+        // From now on the sink's host counts for the next account.
+        before.iter_mut().for_each(|before| before.end(Count::Unconfirmed, before.pending()));
         let about = wire::Source {
             epoch: epoch.to_bytes(),
             domain: announced.domain,
@@ -439,7 +437,7 @@ impl Hub {
         let spec = FlowSpec { domain: domain.number, epoch: epoch.0, channel, reliable, first: 1 };
         let one = &mut self.hosts[host];
         let flow = one.flow_of(lane, (spec, (at, link, source)), about, &mut self.underway);
-        let account = place(&mut one.accounts, Account::new(at, sink, (link, source), reliable, cell));
+        let account = one.add_account(Account::new(at, sink, (link, source), reliable, cell));
         one.by_key.insert((epoch, sink), account);
         if let Some(flow) = one.flows[flow].as_mut() {
             flow.accounts.push(account);
@@ -461,7 +459,7 @@ impl Hub {
                 None => of.routes.push(Route { host, flow, joined: None, sinks: vec![entry] }),
             }
         }
-        if self.hosts[host].ready.contains(&(epoch, sink)) {
+        if self.hosts[host].ready.contains(&(sink, epoch)) {
             self.ready(host, epoch, sink, 0);
         }
     }
@@ -498,41 +496,15 @@ impl Hub {
     /// Tells the core of what has changed on other hosts, and them of what has changed here.
     pub(crate) fn serve_directory(&mut self) {
         self.pass_on();
-        let (now, later) = (self.now(), std::mem::take(&mut self.later));
-        let mut changes = VecDeque::from(later);
-        while let Some(change) = changes.pop_front().or_else(|| self.directory.change()) {
+        let now = self.now();
+        while let Some(change) = self.directory.change() {
             match change {
                 Change::Added { host, sink: announced } => {
                     let Some(sink) = SinkId::from_bytes(&announced.sink) else { continue };
-                    // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it. Who does not
-                    // in time is stopped, and no reason for others to do without: it asks when it goes on.
-                    let mut accounts = self.hosts.iter().flat_map(|host| host.accounts.iter().flatten());
-                    if accounts.any(|a| a.sink == sink && !a.closing)
-                        && now < *self.letting_go.entry(sink).or_insert(now + LET_GO)
-                    {
-                        self.later.push(Change::Added { host, sink: announced });
-                        continue;
-                    }
-                    // What it asks for is about to be there.
-                    if self.is_coming(host, announced.qos.unwrap_or_default(), now) {
-                        self.later.push(Change::Added { host, sink: announced });
-                        continue;
-                    }
-                    let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
-                        self.hosts[host].stray += 1;
-                        continue;
-                    };
-                    let conn = self.domains[domain].conn;
-                    tracing::debug!(me = self.own_name, host, %sink, "sink");
-                    reach(Step::Announce);
-                    self.letting_go.remove(&sink);
-                    self.sinks
-                        .insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
-                    self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+                    self.offer(sink, host, announced, now);
                 }
                 Change::Removed { host, sink } => {
-                    let is_it = |c: &Change| matches!(c, Change::Added { sink: s, .. } if s.sink == sink.to_bytes());
-                    self.later.retain(|c| !is_it(c));
+                    self.later.remove(sink);
                     self.letting_go.remove(&sink);
                     tracing::debug!(me = self.own_name, host, %sink, "sink gone");
                     let Some(gone) = self.sinks.remove(&sink) else { continue };
@@ -542,17 +514,51 @@ impl Hub {
                     self.ask_core(conn, to_runtime::Body::CloseSink(close));
                     let one = &mut self.hosts[host];
                     one.sink_gone(sink);
-                    let ends: Vec<_> = one
-                        .accounts
-                        .iter()
-                        .flatten()
-                        .filter(|a| a.sink == sink && !a.closing)
-                        .map(|a| (a.domain, a.link, a.source))
-                        .collect();
+                    let open = one.accounts_of(sink).filter(|a| !a.closing);
+                    let ends: Vec<_> = open.map(|a| (a.domain, a.link, a.source)).collect();
                     ends.into_iter()
                         .for_each(|(domain, link, source)| self.domains[domain].withdraw(link, source, sink));
                 }
             }
+        }
+    }
+
+    /// Tells the core of a sink of another host, when it can have it.
+    fn offer(&mut self, sink: SinkId, host: usize, announced: wire::Announce, now: Duration) {
+        // It was gone and is back, there or at another host, and its sources' sessions have not yet let go of it. Who does not in time is
+        // stopped, and no reason for others to do without: it asks when it goes on.
+        let held = self.hosts.iter().any(|host| host.accounts_of(sink).any(|a| !a.closing))
+            && now < *self.letting_go.entry(sink).or_insert(now + LET_GO);
+        // What it asks for is about to be there.
+        if held || self.is_coming(host, announced.qos.unwrap_or_default(), now) {
+            return self.later.add(sink, host, announced);
+        }
+        let Some(domain) = self.domains.iter().position(|d| d.name == announced.domain) else {
+            self.hosts[host].stray += 1;
+            return;
+        };
+        let conn = self.domains[domain].conn;
+        tracing::debug!(me = self.own_name, host, %sink, "sink");
+        reach(Step::Announce);
+        self.letting_go.remove(&sink);
+        self.sinks.insert(sink, RemoteSink { host, domain, announced: announced.clone(), conflicts: false });
+        self.ask(Want::Sink(sink), |request| FromNetwork::OpenSink(conn, request, announced));
+    }
+
+    /// Looks at some of the sinks whose turn had not come.
+    pub(crate) fn offer_later(&mut self) {
+        let now = self.now();
+        for (sink, host, announced) in self.later.next() {
+            self.note_again();
+            self.offer(sink, host, announced, now);
+        }
+    }
+
+    /// Something that waited is looked at again.
+    fn note_again(&mut self) {
+        #[cfg(test)]
+        {
+            self.again += 1;
         }
     }
 
@@ -586,18 +592,23 @@ impl Hub {
                 let alone = remote.closing && remote.flow.is_none() && !self.hosts[remote.host].is_connected();
                 if remote.is_over() || alone {
                     self.hosts[remote.host].forget_source(number, at);
+                    self.freed.push(remote.epoch);
                     domain.remotes[at] = None;
-                    self.claims_due = true;
                 }
             }
         }
-        let claims_due = std::mem::take(&mut self.claims_due);
         for host in 0..self.hosts.len() {
-            let mut again = std::mem::take(&mut self.hosts[host].postponed);
-            if claims_due {
-                again.append(&mut self.hosts[host].claims);
-            }
+            let again = std::mem::take(&mut self.hosts[host].postponed);
             again.iter().for_each(|about| self.hear_of_source(host, about, now));
+        }
+        for epoch in std::mem::take(&mut self.freed) {
+            for host in 0..self.hosts.len() {
+                let Some((about, words)) = self.hosts[host].claims.take(epoch) else { continue };
+                for _ in 0..words {
+                    self.note_again();
+                    self.hear_of_source(host, &about, now);
+                }
+            }
         }
         for domain in 0..self.domains.len() {
             self.notes(domain);
@@ -622,18 +633,6 @@ impl crate::network::host::Host {
             about.sinks = attached.take(MAX_EXPECTED).map(|s| s.to_bytes()).collect();
         }
         about
-    }
-
-    /// A sink of the host is gone, or is taken to be because the host is lost: then nobody may be left to say what became of messages.
-    pub(crate) fn sink_gone(&mut self, sink: SinkId) {
-        self.ready.retain(|(_, s)| *s != sink);
-        let connected = self.is_connected();
-        for account in self.accounts.iter_mut().flatten().filter(|a| a.sink == sink) {
-            account.gone = true;
-            if !connected {
-                account.forsake();
-            }
-        }
     }
 
     /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has

@@ -164,6 +164,8 @@ pub(crate) struct Memory {
     next: u64,
     pub(crate) most_slots: usize,
     pub(crate) refused: u64,
+    pub(crate) most_held: usize,
+    pub(crate) refused_to_hold: u64,
 }
 
 impl Store for Memory {
@@ -180,6 +182,16 @@ impl Store for Memory {
     fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
         let slot = self.slots.get_mut(&slot).expect("a slot that was reserved");
         slot[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn hold(&mut self, _flow: u32, bytes: &[u8]) -> Option<u64> {
+        if self.frames.len() >= self.most_held {
+            self.refused_to_hold += 1;
+            return None;
+        }
+        self.next += 1;
+        self.frames.insert(self.next, (bytes.to_vec(), 1));
+        Some(self.next)
     }
 
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
@@ -220,7 +232,7 @@ impl Host {
             payloads: Payloads1::default(),
             next_token: 1,
             longest_bundled: 0,
-            memory: Memory { most_slots: 12, ..Memory::default() },
+            memory: Memory { most_slots: 12, most_held: 48, ..Memory::default() },
             lost: 0,
             stalled: false,
             placed: 0,
@@ -260,8 +272,8 @@ impl Host {
         self.path = Path::new(self.config, seed, now);
         self.flows.clear();
         self.payloads.sizes.clear();
-        let most_slots = self.memory.most_slots;
-        self.memory = Memory { most_slots, ..Memory::default() };
+        let Memory { most_slots, most_held, .. } = self.memory;
+        self.memory = Memory { most_slots, most_held, ..Memory::default() };
         for sink in self.sinks.values_mut() {
             // What lay in the links may or may not be read still.
             if random.percent(50) {

@@ -48,6 +48,10 @@ impl Store for Pool {
         }
     }
 
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
+
     fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
         if let Some(slot) = self.used.get(&slot) {
             out.extend_from_slice(&slot[at as usize..(at + len) as usize]);

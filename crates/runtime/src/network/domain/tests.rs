@@ -20,6 +20,8 @@ pub(crate) struct Player {
     offered: Vec<(u32, OwnedFd)>,
     open: Vec<(u32, Vec<u8>)>,
     taken: HashMap<u32, Taken>,
+    /// The numbers of the messages that were taken.
+    pub(crate) seen: Vec<u64>,
 }
 
 /// A link that a session has taken.
@@ -40,7 +42,7 @@ struct Counted {
 impl Player {
     /// With its end of the pair, and so many entries in a link.
     pub(crate) fn new(socket: OwnedFd, entries: u32) -> Self {
-        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new() }
+        Self { socket, entries, offered: Vec::new(), open: Vec::new(), taken: HashMap::new(), seen: Vec::new() }
     }
 
     fn say(&self, link: u32, body: Body, fds: &[BorrowedFd<'_>]) {
@@ -97,6 +99,7 @@ impl Player {
                 for flow in flows.iter().filter(|f| f.key.0 == d.source && f.end.is_none_or(|end| position < end)) {
                     flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, 1);
                 }
+                self.seen.extend((d.sequence..).take(d.messages() as usize));
                 consumer.release(&d, Fate::AsCounted);
                 took += 1;
             }
@@ -186,6 +189,15 @@ impl Rig {
         self.domain.flow_added(&Flow { epoch, sink, peer, channel: 3, ..Default::default() }).unwrap();
     }
 
+    /// Its sink is attached, and has its number, 1, from the host of the source.
+    fn attach(&mut self, source: usize) {
+        self.matched();
+        self.talk();
+        self.player.accept();
+        self.talk();
+        self.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    }
+
     /// A best-effort source of another host begins, with two sinks on one link whose numbers its host has given, 1 and 2: its place.
     fn two_sinks(&mut self) -> usize {
         let source = self.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
@@ -194,7 +206,7 @@ impl Rig {
         self.player.accept();
         self.talk();
         let taps = self.domain.remotes[source].as_mut().unwrap().taps.iter_mut().enumerate();
-        taps.for_each(|(n, tap)| tap.number = Some(n as u8 + 1));
+        taps.for_each(|(n, tap)| tap.number = Some(n as u32 + 1));
         source
     }
 
@@ -398,12 +410,8 @@ fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
 fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order() {
     let mut rig = Rig::new();
     let source = rig.begins();
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
+    rig.attach(source);
     let Rig { domain, .. } = &mut rig;
-    domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
     let mut sequence = 0;
     let mut comes = |domain: &mut Domain, len: usize| {
         sequence += 1;
@@ -432,11 +440,7 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
 fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
     let mut rig = Rig::new();
     let source = rig.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, false));
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
-    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.attach(source);
     // The first waits for its segment to be mapped, and the others behind it: more than the link has room for.
     let comes = u64::from(Config::default().quota.link_entries) + 10;
     for sequence in 1..=comes {
@@ -557,11 +561,7 @@ fn a_message_of_a_source_that_is_forgotten_holds_no_memory() {
 fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
     let mut rig = Rig::new();
     let source = rig.begins();
-    rig.matched();
-    rig.talk();
-    rig.player.accept();
-    rig.talk();
-    rig.domain.remotes[source].as_mut().unwrap().taps[0].number = Some(1);
+    rig.attach(source);
     rig.domain.memory_limit = 1 << 20;
     let comes = |domain: &mut Domain, sequence: u64| {
         let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::network::account::Cells;
 use crate::network::control::Sources;
+use crate::network::kept::Kept;
 use crate::network::memory::Memory;
 use insane_shm::counters::{Counters, bytes};
 use insane_shm::memory::Heap;
@@ -68,6 +69,7 @@ impl Rig {
                         lane: HOME,
                         control: None,
                         long_words: &mut LongWords::default(),
+                        kept: &mut Kept::default(),
                         loan: None,
                     },
                 );
@@ -84,6 +86,7 @@ impl Rig {
                         lane: HOME,
                         control: None,
                         long_words: &mut LongWords::default(),
+                        kept: &mut Kept::default(),
                         loan: None,
                     },
                 );
@@ -162,7 +165,7 @@ impl Rig {
         let about = insane_wire::host::Source::default();
         let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
         let cell = self.cells.start(EPOCH, SINK).unwrap();
-        let account = place(&mut self.host.accounts, Account::new(0, SINK, (0, 0), reliable, cell));
+        let account = self.host.add_account(Account::new(0, SINK, (0, 0), reliable, cell));
         self.host.flows[flow].as_mut().unwrap().accounts.push(account);
         (flow, account)
     }

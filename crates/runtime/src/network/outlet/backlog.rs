@@ -32,8 +32,7 @@ impl Domain {
                 && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
             {
                 for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
-                    tap.given = tap.given.saturating_sub(d.messages());
-                    tap.report.sink_full += d.messages();
+                    tap.had_no_room(d.messages());
                 }
             }
         }
@@ -71,8 +70,7 @@ impl Domain {
             tap.sequences.truncate(tap.sequences.len().saturating_sub(descriptors));
             // A session that lies may have counted it.
             let messages = messages.min(tap.given.saturating_sub(tap.finished));
-            tap.given -= messages;
-            tap.came_late(messages);
+            tap.leaves(messages);
         }
     }
 }

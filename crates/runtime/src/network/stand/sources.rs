@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::network::links::ENOUGH;
+use insane_shm::counters::Count;
 use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
@@ -256,4 +257,60 @@ fn a_link_is_held_when_its_host_has_enough_and_seldom_asked_whether_it_has() {
     // It speaks again.
     stand.pass(Duration::from_secs(1));
     assert!(matches!(intake(&stand), (false, 1.., false)), "{:?}", intake(&stand));
+}
+
+#[test]
+fn what_a_host_reports_of_a_sink_that_was_given_up_is_not_counted_for_the_next() {
+    let mut stand = Stand::new();
+    announce(&mut stand, 1, 1, 5);
+    let mut session = Speaker::new(&mut stand, 1, VICTIM, 5);
+    let account = |stand: &Stand| {
+        let one = &stand.hub.hosts[0];
+        let key = (Epoch(u128::from_le_bytes([VICTIM; 16])), SinkId(u128::from_le_bytes([1; 16])));
+        let account = one.accounts[*one.by_key.get(&key)?].as_ref()?;
+        let cell = stand.hub.domains[0].cells.counters.get(account.cell.index()).expect("its cell");
+        Some((account.number, cell.get(Count::Delivered)))
+    };
+    let report = |stand: &mut Stand, join, delivered| {
+        let (epoch, sink) = (vec![VICTIM; 16], vec![1; 16]);
+        let report = wire::Report { epoch, sink, delivered, join, ..Default::default() };
+        stand.say(&encode(&ToHost { body: Some(Body::Report(report)) }));
+    };
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    (0..5).for_each(|_| session.emit(0, b"old"));
+    stand.pass(Duration::from_millis(50));
+    let (first, _) = account(&stand).expect("an account");
+    report(&mut stand, first, 3);
+    assert_eq!(account(&stand), Some((first, 3)));
+    // The host is cut off for so long that its sink is given up, and its source's session lets go of it.
+    let until =
+        stand.now + Duration::from_millis(stand.hub.settings.patience_ms + stand.hub.settings.silence_ms + 2000);
+    while stand.now < until {
+        stand.now += Duration::from_millis(200);
+        stand.turns(false);
+    }
+    session.read();
+    assert_eq!(session.closed, [[1; 16]]);
+    session.end(0, 1);
+    for _ in 0..10 {
+        stand.now += Duration::from_millis(200);
+        stand.turns(false);
+    }
+    assert_eq!(account(&stand), None);
+    // It is there again, with the same runtime and what that has counted since its sink was attached.
+    super::returns::meet_again(&mut stand);
+    announce(&mut stand, 1, 1, 5);
+    session.opened.clear();
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    (0..5).for_each(|_| session.emit(0, b"new"));
+    stand.pass(Duration::from_millis(50));
+    let (second, _) = account(&stand).expect("an account");
+    assert_ne!(first, second);
+    report(&mut stand, first, 5);
+    assert_eq!(account(&stand), Some((second, 0)), "the old account's");
+    report(&mut stand, second, 2);
+    assert_eq!(account(&stand), Some((second, 2)));
+    // A host of an older version does not say whose they are.
+    report(&mut stand, 0, 4);
+    assert_eq!(account(&stand), Some((second, 4)));
 }

@@ -1,6 +1,7 @@
 //! Flows from the host to sinks of this one.
 
 use super::*;
+use crate::network::lanes::HOME;
 
 /// The host's flow of a source goes to a sink that is attached, with its number.
 fn goes_to(stand: &mut Stand, number: u64, epoch: u8, sink: u8) {
@@ -127,4 +128,101 @@ fn a_flow_that_no_word_is_said_of_again_goes_on_with_its_source() {
     stand.connect();
     stand.pass(Duration::from_millis(10));
     assert_eq!((stand.hub.hosts[0].incoming.len(), stand.hub.hosts[0].requested.len()), (1, 0));
+}
+
+#[test]
+fn what_waits_for_a_lost_frame_takes_as_much_memory_as_it_is_large_and_no_more_than_it_may() {
+    for (most, lives) in [(16 << 20, true), (16 << 20, false), (6000, true)] {
+        let mut stand = Stand::new();
+        stand.sink(1, [1; 16], 5, true);
+        stand.say(&source(1, 4, 5));
+        let mut players = attached(&mut stand);
+        goes_to(&mut stand, 1, 4, 1);
+        stand.hub.domains[0].waiting.most = most;
+        let (flow, all) = (stand.flows[0], 600);
+        for n in 1..=all {
+            stand.said.0.insert(n + 1000, vec![7; 8]);
+            let next = Outgoing { token: n + 1000, sequence: n, len: 8, joined: 1, ..Outgoing::default() };
+            stand.peer.send(flow, next).expect("room for what waits");
+        }
+        // The first frame is lost.
+        stand.now += Duration::from_millis(1);
+        stand.host_turn();
+        assert!(stand.from_host.lock().unwrap().pop_front().is_some_and(|(_, frame)| frame.len() > MAX_FRAME / 2));
+        while stand.hub.turn(stand.now) {}
+        let held = |stand: &Stand| (stand.hub.hosts[0].kept.len() as u64, stand.hub.domains[0].waiting.bytes);
+        let refused = |stand: &Stand| stand.hub.hosts[0].lanes.get(HOME).map_or(0, |lane| lane.path.stats().refused);
+        let (messages, bytes) = held(&stand);
+        assert_eq!(bytes, messages * (8 + 256));
+        if most > 1 << 20 {
+            assert!(messages > all / 2 && refused(&stand) == 0, "{messages}");
+        } else {
+            assert!((1..=most / 2).contains(&bytes) && refused(&stand) > 0, "{bytes}");
+        }
+        if !lives {
+            stand.end();
+            assert_eq!((held(&stand), stand.holds()), ((0, 0), Holds::default()));
+            continue;
+        }
+        let mut took = 0;
+        for _ in 0..200 {
+            players.iter_mut().for_each(Player::read);
+            took += players.iter_mut().map(Player::take).sum::<usize>() as u64;
+            stand.pass(Duration::from_millis(10));
+        }
+        assert_eq!((took, given(&stand, 4), held(&stand)), (all, Some(all), (0, 0)));
+        assert_eq!(stand.hub.domains[0].remotes.iter().flatten().map(|r| r.last).max(), Some(all));
+    }
+}
+
+#[test]
+fn messages_that_are_received_together_are_handed_on_as_they_were_sent() {
+    // Each in a frame of its own; several in each; two in each, of parts.
+    for (len, all) in [(1500, 12), (8, 400), (3000, 6)] {
+        let mut stand = Stand::new();
+        stand.sink(0, [1; 16], 5, true);
+        stand.say(&source(0, 4, 5));
+        let mut players = attached(&mut stand);
+        goes_to(&mut stand, 0, 4, 1);
+        let flow = stand.flows[0];
+        for n in 1..=all {
+            stand.said.0.insert(n + 1000, vec![7; len as usize]);
+            let next = Outgoing { token: n + 1000, sequence: n, len, joined: 1, ..Outgoing::default() };
+            stand.peer.send(flow, next).expect("room for what waits");
+        }
+        stand.now += Duration::from_millis(1);
+        stand.host_turn();
+        // One is lost, and the others come as the network pleases: a stranger's among them, and what is no frame.
+        let frames = {
+            let mut queue = stand.from_host.lock().unwrap();
+            let frames = queue.len();
+            assert!((6..15).contains(&frames), "{frames}");
+            let stranger = (Address::Ip(STRANGER.into()), vec![1; 40]);
+            let none = (queue[0].0, vec![1; 40]);
+            queue.remove(4);
+            queue.make_contiguous()[1..].reverse();
+            queue.make_contiguous().rotate_left(2);
+            queue.insert(3, stranger);
+            queue.insert(6, none);
+            frames
+        };
+        let free = stand.hub.ports[HOME].rx.free.len();
+        assert!(stand.hub.ports[HOME].rx.limit > frames, "they are received together");
+        while stand.hub.turn(stand.now) {}
+        let stats = stand.hub.hosts[0].lanes.get(HOME).map(|lane| lane.path.stats()).unwrap();
+        assert_eq!((stats.overtaken, stats.duplicates, stats.malformed, stand.strangers()), (0, 0, 1, 1), "{len}");
+        assert_eq!((stand.hub.coming, stand.hub.ports[HOME].rx.free.len()), (0, free), "their slots are free again");
+        for _ in 0..40 {
+            players.iter_mut().for_each(Player::read);
+            players[0].take();
+            stand.pass(Duration::from_millis(50));
+        }
+        let seen = &players[0].seen;
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+        let counts = stand.peer.counts(flow).unwrap();
+        assert!(counts.balance() && counts.under_way == 0, "{counts:?}");
+        assert_eq!((counts.delivered, counts.lost), (seen.len() as u64, all - seen.len() as u64));
+        // No more than were in the lost frame.
+        assert!((1..=all.div_ceil(frames as u64 - 1) + 1).contains(&counts.lost), "{counts:?}");
+    }
 }
