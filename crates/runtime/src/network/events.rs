@@ -293,6 +293,7 @@ impl Hub {
                     used += self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => used += self.discard(host, lies, frame),
+                Event::FrameSize { passes, most } => self.log_size(host, lane, passes, most),
                 Event::Accepted { flow } => self.accepted(host, id(flow), now),
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.
