@@ -416,9 +416,9 @@ impl Path {
     fn build_aside(&mut self, now: Duration, out: &mut Vec<u8>) -> Built {
         self.nothing_follows();
         let hello = self.hello_due.is_some_and(|due| due <= now);
-        let Some(peer) = self.peer.filter(|_| !hello) else { return self.build_hello(now, out) };
-        let follows = self.sizes.take_follower();
-        let bytes = if follows { MIN_FRAME_LIMIT } else { self.sizes.question(now).unwrap_or(MIN_FRAME_LIMIT) };
+        let follows = !hello && self.sizes.take_follower();
+        let bytes = if follows { Some(MIN_FRAME_LIMIT) } else { self.sizes.question(now).filter(|_| !hello) };
+        let Some((peer, bytes)) = self.peer.zip(bytes) else { return self.build_hello(now, out) };
         let flags = if self.config.checked { CHECKED } else { 0 };
         let sent_us = now.as_micros() as u32;
         let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
