@@ -134,7 +134,14 @@ fn network(network: &Value) -> Outcome {
     }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(|p| {
-            let up = if p["connected"] == true { "connected" } else { "not connected" };
+            let [size, most] = ["frame_bytes", "most_frame_bytes"].map(|key| p[key].as_u64().unwrap_or(0));
+            let up = match p["connected"] == true {
+                true if size < most => format!(
+                    "connected, frames of {size} bytes: those of up to {most} that the interfaces take do not pass"
+                ),
+                true => format!("connected, frames of {size} bytes"),
+                false => "not connected".to_owned(),
+            };
             format!("{} {} {up}", text(p, "datapath"), text(p, "address"))
         });
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));

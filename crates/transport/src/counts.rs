@@ -61,4 +61,8 @@ pub struct PathStats {
     pub window: u64,
     /// The smoothed round-trip time in microseconds.
     pub rtt_us: u64,
+    /// The largest frame that goes to the peer now, in bytes.
+    pub frame_bytes: u64,
+    /// The largest that the interfaces of both ends take, in bytes. If that is more, frames of that size do not pass, or it is not known yet.
+    pub most_frame_bytes: u64,
 }

@@ -100,6 +100,7 @@ mod payloads;
 mod receive;
 mod rtt;
 mod seen;
+mod sizes;
 // Thousands of frames each, and no unsafe code for Miri to look at.
 #[cfg(all(test, not(miri)))]
 mod tests;

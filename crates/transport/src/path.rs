@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use insane_wire::fragment::whole_limit;
+use insane_wire::frame::FrameError;
 use insane_wire::frame::control::{Account, FlowAck, FlowOpen, Hello};
 use insane_wire::frame::record::Message;
-use insane_wire::frame::{FrameError, MIN_FRAME_LIMIT};
 use insane_wire::keyed::{Key, Keyed};
 use insane_wire::reassembly::Reassembler;
 
@@ -18,6 +18,7 @@ use crate::landing::Guesses;
 use crate::outflow::{OutFlow, State};
 use crate::rtt::Rtt;
 use crate::seen::Seen;
+use crate::sizes::Sizes;
 use crate::transmit::{Content, Pattern, Sent};
 use crate::turns::Turns;
 
@@ -174,6 +175,13 @@ pub enum Event {
         /// The last of its counts.
         counts: Counts,
     },
+    /// It has become known what passes: less than both interfaces take, or another size than was said last.
+    FrameSize {
+        /// The largest frame that arrives at the peer, in bytes.
+        passes: usize,
+        /// The largest that the interfaces take, in bytes; the same once all of it passes again.
+        most: usize,
+    },
 }
 
 /// Why a message was not taken.
@@ -320,6 +328,9 @@ pub struct Path {
     pub(crate) heard: u64,
     retired: VecDeque<u64>,
     pub(crate) hello_due: Option<Duration>,
+    /// When a frame is due that stands beside all others: a hello, or a question of sizes. `MAX` for never.
+    pub(crate) aside: Duration,
+    pub(crate) sizes: Sizes,
     pub(crate) hello_last: Option<Duration>,
     pub(crate) counter: u64,
     pub(crate) seen: Seen,
@@ -378,6 +389,8 @@ impl Path {
             heard: 0,
             retired: VecDeque::new(),
             hello_due: Some(now),
+            aside: now,
+            sizes: Sizes::new(config.frame_limit),
             hello_last: None,
             counter: 1,
             seen: Seen::default(),
@@ -449,6 +462,8 @@ impl Path {
             in_flight: self.congestion.in_flight(),
             window: self.congestion.window(),
             rtt_us: u64::try_from(self.rtt.smoothed().as_micros()).unwrap_or(u64::MAX),
+            frame_bytes: self.sizes.using() as u64,
+            most_frame_bytes: self.sizes.most() as u64,
             ..self.stats
         }
     }
@@ -456,7 +471,15 @@ impl Path {
     /// The datapath's limit to this peer has changed, in bytes.
     pub fn set_frame_limit(&mut self, bytes: usize) {
         self.config.frame_limit = bytes;
-        self.congestion.set_frame(bytes);
+        self.sizes.set_limit(self.last_poll, self.interfaces());
+        self.congestion.set_frame(self.sizes.usual());
+        self.plan_aside();
+        self.stir();
+    }
+
+    /// The largest frame that the interfaces of both ends take, in bytes.
+    fn interfaces(&self) -> usize {
+        self.config.frame_limit.min(self.peer.map_or(usize::MAX, |peer| peer.max_frame as usize))
     }
 
     /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.
@@ -466,9 +489,9 @@ impl Path {
     }
 
     /// The largest frame that goes to the peer now, in bytes.
+    #[inline]
     pub(crate) fn frame_limit(&self) -> usize {
-        let received = self.peer.map_or(usize::MAX, |peer| peer.max_frame as usize);
-        self.config.frame_limit.min(received).max(MIN_FRAME_LIMIT)
+        self.sizes.using()
     }
 
     /// Opens an outgoing flow. Messages may be given at once; they go when the peer has accepted it.
@@ -696,6 +719,8 @@ impl Path {
         self.stats.connections += 1;
         self.hello_last = None;
         self.hello_due = (!hello.adopted).then_some(now);
+        self.sizes.begin(now, self.interfaces());
+        self.plan_aside();
         self.events.push_back(Event::Connected { host: hello.host });
         let mut flows: Vec<u32> = self.out.keys().copied().collect();
         flows.sort_unstable();
@@ -705,12 +730,19 @@ impl Path {
     pub(crate) fn hello_soon(&mut self, now: Duration) {
         let at = self.hello_last.map_or(now, |last| last + HELLO_GAP).max(now);
         self.hello_due = Some(self.hello_due.map_or(at, |due| due.min(at)));
+        self.plan_aside();
+    }
+
+    /// Something has changed that decides when a frame beside all others is due.
+    pub(crate) fn plan_aside(&mut self) {
+        self.aside = self.hello_due.unwrap_or(Duration::MAX).min(self.sizes.frame_due());
     }
 
     /// When the hello that was just sent is to be repeated.
     pub(crate) fn hello_sent(&mut self, now: Duration) {
         self.hello_last = Some(now);
         self.hello_due = self.peer.is_none().then(|| now + HELLO_REPEAT);
+        self.plan_aside();
     }
 
     /// The user has reasons to take the connection for lost: [`Event::Lost`] follows, and a new one is sought. Does nothing
@@ -727,11 +759,13 @@ impl Path {
         self.reset(reason);
         self.own = self.draw();
         self.hello_due = Some(now);
+        self.plan_aside();
     }
 
     /// Forgets everything of the connection.
     fn reset(&mut self, reason: LostReason) {
         self.peer = None;
+        self.sizes.end();
         self.counter = 1;
         self.seen = Seen::default();
         self.sent.clear();
@@ -740,7 +774,7 @@ impl Path {
         (self.ack_due, self.credit_due, self.loss_at) = (None, None, None);
         self.credits.clear();
         self.rtt = Rtt::default();
-        self.congestion = Congestion::new(self.config.dedicated, self.config.frame_limit);
+        self.congestion = Congestion::new(self.config.dedicated, self.sizes.usual());
         self.turns.clear();
         let flows: Vec<u32> = self.incoming.keys().copied().collect();
         for flow in flows {

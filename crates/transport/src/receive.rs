@@ -551,6 +551,21 @@ impl Path {
             self.backoff = 0;
         }
         self.find_losses(now);
+        if self.sizes.waits() {
+            self.answered_size(now, ack);
+        }
+    }
+
+    /// The peer has heard of frames while a question of sizes has no answer yet.
+    #[cold]
+    fn answered_size(&mut self, now: Duration, ack: &Ack<'_>) {
+        if ack.ranges().any(|(first, last)| self.sizes.is_question(first..=last)) {
+            self.sizes.passes(now);
+            self.tell_size();
+        } else {
+            self.sizes.arrived(now, ack.largest, self.rtt.reordering());
+        }
+        self.plan_aside();
     }
 
     /// The peer has heard this: what was kept for it is not needed any more.
@@ -608,6 +623,7 @@ impl Path {
         sent.done = true;
         self.unheard -= usize::from(sent.quiet);
         self.stats.lost_frames += 1;
+        self.sizes.doubt(self.last_poll, sent.bytes as usize);
         let mut contents = core::mem::take(&mut sent.contents);
         for &content in &contents {
             match content {

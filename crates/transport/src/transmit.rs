@@ -105,8 +105,8 @@ impl Path {
         } else if let Some(Alike { len, may_pad, .. }) = self.build_alike(now, out, payloads, 1) {
             return Some(Built { len, gather: None, may_pad });
         }
-        if self.hello_due.is_some_and(|due| due <= now) {
-            return Some(self.build_hello(now, out));
+        if self.aside <= now {
+            return Some(self.build_aside(now, out));
         }
         let Some(peer) = self.peer.filter(|_| !self.has_nothing(now)) else {
             self.nothing_follows();
@@ -232,7 +232,7 @@ impl Path {
     pub(crate) fn has_something(&self, now: Duration) -> bool {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let waits = !self.turns.is_empty() || self.has_control() || self.probes > 0;
-        waits || is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due)
+        waits || is_due(self.ack_due) || is_due(self.credit_due) || self.aside <= now
     }
 
     /// After [`Path::transmit`], at the same time, has built a frame: builds up to `most` more at the end of `out` that are like it,
@@ -259,7 +259,7 @@ impl Path {
         let Pattern { each, at, limit, flow, index, size, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let others = self.turns.front() != Some(flow) || self.has_control();
-        let due = is_due(self.ack_due) || is_due(self.credit_due) || is_due(self.hello_due) || self.probes > 0;
+        let due = is_due(self.ack_due) || is_due(self.credit_due) || self.aside <= now || self.probes > 0;
         if most == 0 || size == 0 || at != now || limit != self.frame_limit() || others || due || !self.may_send(now) {
             return None;
         }
@@ -396,6 +396,36 @@ impl Path {
             self.spare.push(contents);
         }
         self.counter += 1;
+    }
+
+    /// Builds what is due beside all other frames: a hello, a question whether frames of a size pass, or the small frame that follows it.
+    #[cold]
+    fn build_aside(&mut self, now: Duration, out: &mut Vec<u8>) -> Built {
+        self.nothing_follows();
+        let hello = self.hello_due.is_some_and(|due| due <= now);
+        let follows = !hello && self.sizes.take_follower();
+        let bytes = if follows { Some(MIN_FRAME_LIMIT) } else { self.sizes.question(now).filter(|_| !hello) };
+        let Some((peer, bytes)) = self.peer.zip(bytes) else { return self.build_hello(now, out) };
+        let flags = if self.config.checked { CHECKED } else { 0 };
+        let sent_us = now.as_micros() as u32;
+        let header = Header { flags, connection: peer.send, counter: self.counter, sent_us, ..Header::default() };
+        let mut frame = FrameBuilder::new(out, header, bytes);
+        if follows {
+            frame.ping();
+            let (len, mut contents) = (frame.finish(), self.spare.pop().unwrap_or_default());
+            contents.push(Content::Ping);
+            self.register(now, len, (true, true), contents);
+            self.plan_aside();
+            return Built { len, gather: None, may_pad: false };
+        }
+        frame.ping_up_to(bytes);
+        let len = frame.finish();
+        // It is in no window and its loss is none of the link's: nothing is known of it but its number.
+        self.sizes.asked(self.counter);
+        self.counter += 1;
+        self.stats.sent_frames += 1;
+        self.aside = now;
+        Built { len, gather: None, may_pad: false }
     }
 
     fn build_hello(&mut self, now: Duration, out: &mut Vec<u8>) -> Built {
@@ -599,6 +629,11 @@ impl Path {
             if self.probe_at().is_some_and(|at| at <= now) {
                 self.probe(now);
             }
+            if self.sizes.due() <= now {
+                self.sizes.on_time(now);
+                self.tell_size();
+            }
+            self.plan_aside();
         }
         self.unfinished.expire(now);
         while let Some(gone) = self.unfinished.given_up() {
@@ -606,6 +641,15 @@ impl Path {
         }
         if self.ticking && self.next_tick <= now {
             self.tick(now);
+        }
+    }
+
+    /// If it has become known what passes, the window is made of that, and the user is told.
+    pub(crate) fn tell_size(&mut self) {
+        if self.sizes.take_news() {
+            let (passes, most) = (self.sizes.using(), self.sizes.most());
+            self.congestion.set_frame(passes);
+            self.events.push_back(Event::FrameSize { passes, most });
         }
     }
 
@@ -670,7 +714,7 @@ impl Path {
     /// When [`Path::on_time`] or [`Path::transmit`] is to be called next, at the latest. May be in the past.
     #[must_use]
     pub fn timeout(&mut self) -> Option<Duration> {
-        let mut at = self.hello_due;
+        let mut at = Some(self.aside).filter(|due| *due < Duration::MAX);
         let mut sooner = |other: Option<Duration>| {
             if let Some(other) = other {
                 at = Some(at.map_or(other, |at: Duration| at.min(other)));
@@ -685,6 +729,7 @@ impl Path {
             sooner(self.probe_at());
             sooner(self.ack_due);
             sooner(self.credit_due);
+            sooner(Some(self.sizes.due()).filter(|due| *due < Duration::MAX));
             if self.has_control() {
                 sooner(Some(self.last_poll));
             }

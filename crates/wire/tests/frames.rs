@@ -399,3 +399,19 @@ fn frames_that_follow_are_known_by_the_first_and_any_other_byte_of_a_head_ends_t
     assert!(lone_head(&build(plain, &two)).is_none());
     assert!(lone_head(&build(plain, &|frame| assert!(frame.ping()))).is_none());
 }
+
+#[test]
+fn a_sign_of_life_fills_a_frame_up_to_a_size() {
+    for (bytes, flags) in [(40, 0), (512, CHECKED), (1472, 0), (8968, 0), (65_528, CHECKED)] {
+        let mut out = vec![9; 3];
+        let mut frame =
+            FrameBuilder::new(&mut out, Header { flags, connection: 3, counter: 1, ..Header::default() }, bytes);
+        assert!(!frame.ping_up_to(bytes + 8) && !frame.ping_up_to(32) && frame.is_empty());
+        assert!(frame.ping_up_to(bytes) && !frame.ping());
+        assert_eq!(frame.finish(), bytes);
+        assert_eq!(out.len(), bytes + 3);
+        let (_, records) = parse(&out[3..]).unwrap();
+        assert!(records.map(Result::unwrap).eq([Record::Ping]), "{bytes}");
+        assert!(out[3 + 40..].iter().all(|byte| *byte == 0));
+    }
+}

@@ -293,6 +293,7 @@ impl Hub {
                     self.message(host, now, id(flow), (&message, count), lies, frame);
                 }
                 Event::Discard(lies) => self.discard(host, lies),
+                Event::FrameSize { passes, most } => self.log_size(host, lane, passes, most),
                 Event::Accepted { flow } => self.accepted(host, id(flow), now),
                 Event::Refused { flow, status } => {
                     // Its sinks are never attached, so nothing waits for it; it is closed with its source.

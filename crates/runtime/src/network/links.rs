@@ -452,7 +452,7 @@ impl Hub {
                         "datapath": self.ports[port].kind.name(), "address": lane.address.to_string(),
                         "connected": lane.path.is_connected(), "flows_out": flows(port), "rtt_us": s.rtt_us,
                         "sent_frames": s.sent_frames, "received_frames": s.received_frames, "lost_frames": s.lost_frames,
-                        "connections": s.connections,
+                        "connections": s.connections, "frame_bytes": s.frame_bytes, "most_frame_bytes": s.most_frame_bytes,
                     })
                 }).collect();
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();

@@ -220,6 +220,17 @@ impl Hub {
         tracing::info!(host = one.name, datapath = self.ports[lane].kind.name(), address, "{what}");
     }
 
+    /// It has become known what passes over a path. Whoever looks after the network is to hear of it: the interfaces say otherwise.
+    pub(crate) fn log_size(&self, host: usize, lane: usize, passes: usize, most: usize) {
+        let (name, datapath) = (&self.hosts[host].name, self.ports[lane].kind.name());
+        let words = size_in_words((name, datapath), passes, most);
+        if passes < most {
+            tracing::warn!(host = name, datapath, "{words}");
+        } else {
+            tracing::info!(host = name, datapath, "{words}");
+        }
+    }
+
     /// Moves every stream towards a host for which another datapath is now the one to be used.
     fn rebind_all(&mut self, host: usize, now: Duration) {
         (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, at, now));
@@ -301,6 +312,17 @@ impl Hub {
             self.tell_effective(at, link, effective);
         }
     }
+}
+
+/// What is said of the frames that pass over a path.
+fn size_in_words((host, datapath): (&str, &str), passes: usize, most: usize) -> String {
+    if passes >= most {
+        return format!("frames of {passes} bytes reach host {host} over {datapath} again");
+    }
+    format!(
+        "frames above {passes} bytes do not reach host {host} over {datapath}, though the interfaces take {most}: something between \
+         them carries less"
+    )
 }
 
 impl Host {
@@ -391,6 +413,15 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::network::host::tests::Rig;
+
+    #[test]
+    fn what_does_not_pass_is_said_in_words() {
+        let words = size_in_words(("ric", "udp"), 1472, 8968);
+        let expected = "frames above 1472 bytes do not reach host ric over udp, though the interfaces take 8968: something between them \
+                        carries less";
+        assert_eq!(words, expected);
+        assert_eq!(size_in_words(("ric", "udp"), 8968, 8968), "frames of 8968 bytes reach host ric over udp again");
+    }
 
     #[test]
     fn a_stream_that_moves_on_before_it_has_moved_loses_nothing_with_its_host() {

@@ -673,9 +673,11 @@ pub(crate) struct World {
     pub(crate) hosts: [Host; 2],
     pub(crate) random: Random,
     pub(crate) weather: Weather,
+    /// What is larger than so many bytes is dropped without a word.
+    pub(crate) carries: usize,
     /// Arrival, order, to whom, what.
     wire: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
-    sent: u64,
+    pub(crate) sent: u64,
     pub(crate) cut_until: Duration,
     next_clients: Duration,
     pub(crate) kills: u64,
@@ -693,6 +695,7 @@ impl World {
             hosts,
             random,
             weather,
+            carries: usize::MAX,
             wire: BTreeMap::new(),
             sent: 0,
             cut_until: Duration::ZERO,
@@ -705,7 +708,7 @@ impl World {
 
     fn post(&mut self, to: usize, frame: Vec<u8>) {
         let w = self.weather;
-        if self.now < self.cut_until || self.random.percent(w.lose) {
+        if frame.len() > self.carries || self.now < self.cut_until || self.random.percent(w.lose) {
             return;
         }
         let copies = if self.random.percent(w.repeat) { 2 } else { 1 };

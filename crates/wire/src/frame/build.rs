@@ -2,7 +2,7 @@
 
 use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, first};
 use super::record::{BUNDLE_BYTES, FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
-use super::{CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
+use super::{ALIGN, CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
 /// Writes one frame at the end of a buffer that the caller keeps, so that nothing is allocated once it has grown.
 ///
@@ -263,6 +263,16 @@ impl<'a> FrameBuilder<'a> {
     /// Adds a sign of life.
     pub fn ping(&mut self) -> bool {
         self.control((first(kind::PING, 0, 0, 0), []))
+    }
+
+    /// Adds a sign of life that fills the frame up to `bytes` bytes, a multiple of 8, with zeros: who acknowledges it has taken a frame
+    /// of that size.
+    pub fn ping_up_to(&mut self, bytes: usize) -> bool {
+        let body = bytes.checked_sub(self.len() + ALIGN).filter(|_| bytes <= self.len() + self.room());
+        let Some(Ok(length)) = body.map(u16::try_from) else { return false };
+        self.out.extend_from_slice(&first(kind::PING, 0, length, 0));
+        self.out.resize(self.out.len() + padded(length.into()), 0);
+        true
     }
 
     /// Adds the connection's end.
