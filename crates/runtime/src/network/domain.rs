@@ -267,7 +267,9 @@ impl Domain {
             Some(Body::FlowClosed(flow)) => {
                 let link = self.intake_of(at, link)?;
                 let sink = SinkId::from_bytes(&flow.sink).ok_or("a flow without a sink")?;
-                let sources = self.intakes[link].as_mut().and_then(|l| l.sources.get_mut(&flow.source));
+                let Some(intake) = self.intakes[link].as_mut() else { return Ok(()) };
+                intake.ending = true;
+                let sources = intake.sources.get_mut(&flow.source);
                 for route in sources.into_iter().flat_map(|s| s.routes.iter_mut()) {
                     for s in route.sinks.iter_mut().filter(|s| s.id == sink && s.end.is_none()) {
                         s.end = Some(flow.position);
@@ -335,6 +337,7 @@ impl Domain {
             generation: self.generation,
             out: 0,
             armed: false,
+            ending: false,
             held: false,
             allowance: 0,
             returned: false,
@@ -436,8 +439,10 @@ impl Domain {
 
     /// The source of a link under its number, new if it is not known.
     pub(crate) fn source(&mut self, link: usize, number: u32, epoch: Epoch) -> Option<&mut Source> {
-        let intake = self.intakes[link].as_mut()?;
-        Some(intake.sources.entry(number).or_insert_with(|| Source::new(epoch))).filter(|s| s.epoch == epoch)
+        let Intake { sources, ending, .. } = self.intakes[link].as_mut()?;
+        // It goes again if it gets no flow.
+        *ending |= !sources.contains_key(&number);
+        Some(sources.entry(number).or_insert_with(|| Source::new(epoch))).filter(|s| s.epoch == epoch)
     }
 
     // ---- as the producer for local sinks ----

@@ -21,6 +21,8 @@ pub(crate) struct Intake {
     /// How many segments those are.
     pub(crate) maps: usize,
     pub(crate) sources: Keyed<u32, Source>,
+    /// Flows of it may be over, or their sources have none.
+    pub(crate) ending: bool,
     /// The session is gone: what is on the ring still goes.
     pub(crate) gone: bool,
     pub(crate) broken: Option<Broken>,

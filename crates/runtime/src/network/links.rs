@@ -409,8 +409,13 @@ impl Hub {
     fn prune(&mut self, domain: usize, link: usize) {
         let Self { domains, hosts, .. } = self;
         let Some(intake) = domains[domain].intakes[link].as_mut() else { return };
+        // A session may have hundreds of sources, and this is asked every few microseconds.
+        if !std::mem::take(&mut intake.ending) && !intake.gone && intake.broken.is_none() {
+            return;
+        }
         let head = intake.consumer.position();
         let over = intake.broken.is_some() || (intake.gone && !intake.consumer.ready());
+        let ending = &mut intake.ending;
         intake.sources.retain(|_, source| {
             source.routes.retain_mut(|route| {
                 let host = &mut hosts[route.host];
@@ -424,6 +429,7 @@ impl Hub {
                     if let Some(account) = host.accounts[sink.account].as_mut().filter(|_| ends) {
                         account.closing = true;
                     }
+                    *ending |= !ends && sink.end.is_some();
                     !ends
                 });
                 if route.sinks.is_empty() {

@@ -314,3 +314,32 @@ fn what_a_host_reports_of_a_sink_that_was_given_up_is_not_counted_for_the_next()
     report(&mut stand, 0, 4);
     assert_eq!(account(&stand), Some((second, 4)));
 }
+
+#[test]
+fn a_link_is_searched_for_flows_that_are_over_only_if_there_may_be_some() {
+    let mut stand = Stand::new();
+    announce(&mut stand, 0, 1, 5);
+    let mut session = Speaker::new(&mut stand, 0, VICTIM, 5);
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    stand.pass(Duration::from_millis(10));
+    let intake = |stand: &Stand| {
+        let intake = stand.hub.domains[0].intakes.iter().flatten().next().expect("a link");
+        (intake.sources.len(), intake.ending)
+    };
+    assert_eq!(intake(&stand), (1, false));
+    // The end is read before what was emitted before it was taken, and a later one than there is is waited for.
+    session.emit(0, b"the last");
+    session.end(0, 1);
+    stand.pass(Duration::from_millis(10));
+    assert!(stand.heard.iter().any(|bytes| bytes == b"the last"));
+    assert_eq!(intake(&stand), (0, false));
+    announce(&mut stand, 0, 2, 5);
+    session.open(&mut stand, 1, VICTIM, 2, 5);
+    let closed = peer::FlowClosed { source: 1, sink: vec![2; 16], position: session.producer.position() + 1 };
+    say(&session.socket, to_peer::Body::FlowClosed(closed), &[]);
+    stand.pass(Duration::from_millis(10));
+    assert_eq!(intake(&stand), (1, true));
+    session.emit(1, b"the very last");
+    stand.pass(Duration::from_millis(10));
+    assert_eq!(intake(&stand), (0, false));
+}
