@@ -287,10 +287,9 @@ impl Hub {
             r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
         });
         let Some(source) = source else { return };
-        // What comes by the one before is before it. On one path it comes before; but of two reliable flows one alone would be told
-        // how far its sinks are.
-        let waits = |r: &Remote| r.flow.is_some_and(|before| r.reliable || before.lane != flow.lane);
-        if self.domains[at].remotes[source].as_ref().is_some_and(waits) {
+        // What comes by the one before is before it. So it is on one path, too: what still waits to go there takes turns with what is
+        // given to this one, and of two reliable flows one alone would be told how far its sinks are.
+        if self.domains[at].remotes[source].as_ref().is_some_and(|r| r.flow.is_some()) {
             return;
         }
         let one = &mut self.hosts[host];

@@ -93,13 +93,14 @@ impl Player {
 
     /// Takes what is on its links, counts it for each flow that has not ended there, and gives it back. How much it was.
     pub(crate) fn take(&mut self) -> usize {
+        let Self { taken, seen, .. } = self;
         let mut took = 0;
-        for Taken { consumer, flows, .. } in self.taken.values_mut() {
+        for Taken { consumer, flows, .. } in taken.values_mut() {
             while let Some(Delivery { descriptor: d, position, .. }) = consumer.poll().unwrap() {
                 for flow in flows.iter().filter(|f| f.key.0 == d.source && f.end.is_none_or(|end| position < end)) {
-                    flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, 1);
+                    flow.cell.add(if flow.closed { Count::SinkClosed } else { Count::Delivered }, d.messages());
                 }
-                self.seen.extend((d.sequence..).take(d.messages() as usize));
+                seen.extend((d.sequence..).take(d.messages() as usize));
                 consumer.release(&d, Fate::AsCounted);
                 took += 1;
             }
