@@ -453,6 +453,11 @@ impl Path {
         self.congestion.set_frame(bytes);
     }
 
+    /// From the next connection on the peer is told that frames of up to so many bytes come in here.
+    pub fn set_max_frame(&mut self, bytes: u32) {
+        self.config.max_frame = bytes;
+    }
+
     /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.
     #[must_use]
     pub fn whole_bytes(&self) -> u32 {

@@ -5,6 +5,13 @@ use super::*;
 use crate::network::lanes::{HOME, Lanes};
 use crate::rebind::Asked;
 use insane_wire::host as wire;
+use insane_wire::qos::Acceleration;
+
+fn accelerated() -> Qos {
+    let mut qos = Qos::default();
+    qos.set_acceleration(Acceleration::Preferred);
+    qos
+}
 
 /// The host's end of one of them.
 struct Beside {
@@ -19,12 +26,17 @@ impl Beside {
     /// Opens one in the runtime of a stand.
     fn new(stand: &mut Stand, own: &str, there: &str) -> Self {
         let [own, address] = [own, there].map(|text| Address::Ip(text.parse().unwrap()));
+        let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64 + 1, stand.now);
         let (to_host, from_host) = (Frames::default(), Frames::default());
-        let (to, from) = (to_host.clone(), from_host.clone());
-        let wire = Wire { own, to_host: to, from_host: from, stats: Stats::default() };
-        stand.hub.ports.push(Port::new(Kind::Xdp, Box::new(wire)));
-        let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64, stand.now);
-        Self { address, to_host, from_host, path, heard: Vec::new() }
+        let beside = Self { address, to_host, from_host, path, heard: Vec::new() };
+        stand.hub.ports.push(beside.port(own));
+        beside
+    }
+
+    /// The runtime's end.
+    fn port(&self, own: Address) -> Port {
+        let (to_host, from_host) = (self.to_host.clone(), self.from_host.clone());
+        Port::new(Kind::Xdp, Box::new(Wire { own, to_host, from_host, stats: Stats::default() }))
     }
 
     /// Takes what is sent to it, and answers.
@@ -99,5 +111,65 @@ fn a_stream_whose_datapath_fails_goes_over_the_other_of_its_kind() {
         pass(&mut stand, &mut besides[1..]);
         assert_eq!((lanes(&stand), &besides[1].heard[..]), (vec![2], &[b"second".to_vec()][..]), "{number}");
         assert_eq!(stand.hub.hosts[0].moves, 1, "and stays there");
+    }
+}
+
+/// The datapath goes, and comes back; or comes for the first time.
+#[test]
+fn a_datapath_that_comes_back_has_its_streams_again() {
+    for (number, late) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut stand = Stand::new();
+        stand.hub.lost(0, stand.now);
+        let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
+        let mut besides = [Beside::new(&mut stand, own, there)];
+        let own = Address::Ip(own.parse().unwrap());
+        if late {
+            stand.hub.ports[1] = Port::absent(Kind::Xdp, "it comes later".into());
+        }
+        let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+        stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+        stand.restart();
+        stand.hub.hosts[0].offers = Some(vec![wire::Reach { kind: "xdp".into(), address: there.into() }]);
+        stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+        pass(&mut stand, &mut besides);
+        announce(&mut stand, number, 1, 5);
+        let mut source = Speaker::new(&mut stand, number, 4, 5);
+        source.open(&mut stand, 0, 4, 1, 5);
+        pass(&mut stand, &mut besides);
+        let lanes = |stand: &Stand| {
+            let open = stand.hub.hosts[0].flows.iter().flatten().filter(|flow| !flow.closing);
+            open.map(|flow| flow.number.lane).collect::<Vec<_>>()
+        };
+        assert_eq!(lanes(&stand), [usize::from(!late)], "{number}");
+        for round in 0..3 {
+            if !late || round > 0 {
+                let now = stand.now;
+                stand.hub.port_lost(1, "it was taken away".into(), now);
+                pass(&mut stand, &mut []);
+            }
+            assert_eq!(lanes(&stand), [HOME], "{number}, {round}");
+            let why = |stand: &Stand| stand.hub.choose(0, "any", accelerated()).effective.reasons.join("; ");
+            let said = if late && round == 0 { "has no xdp: it comes later" } else { "has no xdp: it was taken away" };
+            assert!(why(&stand).contains(said), "{}", why(&stand));
+            // What the host says meanwhile does not end the path, and is remembered.
+            stand.hub.hosts[0].offers = Some(vec![wire::Reach { kind: "xdp".into(), address: there.into() }]);
+            pass(&mut stand, &mut []);
+            let before = stand.heard.len();
+            let port = besides[0].port(own);
+            stand.hub.opened(1, port, "it is back".into());
+            for _ in 0..4 {
+                pass(&mut stand, &mut besides);
+            }
+            assert_eq!((lanes(&stand), why(&stand)), (vec![1], String::new()), "{number}, {round}");
+            let hello = |word: &Vec<u8>| {
+                let body = insane_wire::decode::<wire::ToHost>(word).ok().and_then(|word| word.body);
+                let reach = if let Some(wire::to_host::Body::Hello(hello)) = body { hello.reach } else { Vec::new() };
+                reach.iter().any(|one| one.address == own.to_string())
+            };
+            assert!(stand.heard[before..].iter().any(hello), "the host is told");
+            source.emit(0, b"by it");
+            pass(&mut stand, &mut besides);
+            assert_eq!(besides[0].heard.len(), round + 1);
+        }
     }
 }
