@@ -226,6 +226,7 @@ impl Hub {
             }
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
+                remote.astray &= !about.gone;
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
                 let words: Vec<_> = attached
                     .map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink, join: 0, answer: false })
