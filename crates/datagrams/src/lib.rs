@@ -236,6 +236,10 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
         if self.opened.as_ref().is_some_and(|opened| !opened.came.is_empty()) { Armed::Ready } else { armed }
     }
 
+    fn lost(&mut self) -> Option<String> {
+        self.raw.lost()
+    }
+
     fn stats(&self) -> Stats {
         let (mut stats, below) = (self.stats, self.raw.stats());
         stats.calls = below.calls;

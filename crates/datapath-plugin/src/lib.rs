@@ -193,6 +193,10 @@ impl Datapath for PluginDatapath {
         })
     }
 
+    fn lost(&mut self) -> Option<String> {
+        self.fault.clone()
+    }
+
     fn stats(&self) -> Stats {
         let mut stats = self.stats;
         if self.opened.is_some() {

@@ -151,6 +151,7 @@ fn a_lie_closes_it_before_it_is_used() {
             port.open().unwrap();
             assert_eq!((port.fault(), port.address()), (None, Some(OWN)));
             assert_eq!(exchange(&mut port), counts, "{fault}");
+            assert_eq!(port.lost().as_deref(), port.fault());
             let found = port.fault().unwrap_or_else(|| panic!("{fault} was not found"));
             assert!(found.contains(reason), "{fault}: {found}");
             assert_eq!(port.address(), None, "{fault}");

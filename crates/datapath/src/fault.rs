@@ -263,6 +263,10 @@ impl<D: Datapath> Datapath for Faulty<D> {
         self.inner.arm()
     }
 
+    fn lost(&mut self) -> Option<String> {
+        self.inner.lost()
+    }
+
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

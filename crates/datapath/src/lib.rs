@@ -249,6 +249,12 @@ pub trait Datapath: Send {
         Armed::Poll
     }
 
+    /// Why nothing goes or comes by it any more until it is opened afresh: what it was opened on was taken away, or it failed and has
+    /// closed itself. `None` while it works, or may again as it is, as on an interface that is down. May make a few system calls.
+    fn lost(&mut self) -> Option<String> {
+        None
+    }
+
     /// What it has counted.
     fn stats(&self) -> Stats;
 
@@ -291,6 +297,10 @@ impl<D: Datapath + ?Sized> Datapath for Box<D> {
 
     fn arm(&mut self) -> Armed {
         (**self).arm()
+    }
+
+    fn lost(&mut self) -> Option<String> {
+        (**self).lost()
     }
 
     fn stats(&self) -> Stats {

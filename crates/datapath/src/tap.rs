@@ -461,6 +461,10 @@ impl<D: Datapath> Datapath for Tap<D> {
         self.inner.arm()
     }
 
+    fn lost(&mut self) -> Option<String> {
+        self.inner.lost()
+    }
+
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

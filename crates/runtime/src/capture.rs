@@ -50,7 +50,7 @@ pub(crate) fn begin(
     let by = format!("process {} of user {}", who.pid, who.uid);
     let capture =
         tap.start(MOST_WAITING, by).map_err(|e| (Code::QuotaExceeded, format!("{}: {e}", wanted.datapath)))?;
-    let name = if state.interface.is_empty() { state.kind.name() } else { &state.interface };
+    let name = if state.interface.is_empty() { state.kind.name() } else { state.interface.as_str() };
     let description = format!("{} at {}", state.kind.name(), state.address);
     let header = capture.header(concat!("insaned ", env!("CARGO_PKG_VERSION")), name, &description);
     let thread = std::thread::Builder::new().name("insane-capture".into());

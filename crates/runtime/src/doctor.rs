@@ -45,7 +45,8 @@ pub fn report(core: &Core, datapaths: &[Value]) -> Value {
         let word = |key: &str| one[key].as_str().unwrap_or_default();
         let on = if word("interface").is_empty() { String::new() } else { format!(" on {}", word("interface")) };
         let text = format!("{}{on} at {}: {}: {}", word("kind"), word("address"), word("state"), word("text"));
-        let hint = "streams go by another datapath until the runtime is started again with this one in order";
+        let hint =
+            "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s";
         checks.push(check("datapath", word("state") == "open", text, hint));
     }
     for (one, two) in near_misses(core) {

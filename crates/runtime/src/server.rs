@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -134,16 +134,17 @@ impl Server {
         Self::start_over(config, |_, datapath| datapath)
     }
 
-    /// As [`Self::start`], with something put over each datapath that was opened, such as `insane_datapath::fault`. Not called
-    /// without a `[network]` section.
+    /// As [`Self::start`], with something put over each datapath that was opened, such as `insane_datapath::fault`: here, and on a
+    /// thread of the server's over one that is opened later or again. Not called without a `[network]` section.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start_over(
         config: Config,
-        mut over: impl FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath>,
+        over: impl FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + Send + 'static,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, &mut over, false).map(|(server, _)| server)
+        let over: Over = Arc::new(Mutex::new(over));
+        Self::start_all(config, &over, false).map(|(server, _)| server)
     }
 
     /// As [`Self::start`], but the network side has no thread: it does what it does when the caller polls it. `None` without a
@@ -152,10 +153,11 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start_polled(config: Config) -> Result<(Self, Option<Poller>), StartError> {
-        Self::start_all(config, &mut |_, datapath| datapath, true)
+        let over: Over = Arc::new(Mutex::new(|_, datapath| datapath));
+        Self::start_all(config, &over, true)
     }
 
-    fn start_all(config: Config, over: &mut Over<'_>, polled: bool) -> Result<(Self, Option<Poller>), StartError> {
+    fn start_all(config: Config, over: &Over, polled: bool) -> Result<(Self, Option<Poller>), StartError> {
         config.check()?;
         let path =
             if config.runtime.socket.as_os_str().is_empty() { default_socket() } else { config.runtime.socket.clone() };

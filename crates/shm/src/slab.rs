@@ -126,13 +126,13 @@ impl Slab {
     }
 
     /// Adds a device's segment ([`Segment::lent`]) and returns its number. Its slots are on no free list and have no holds: whoever
-    /// lends them counts. It is not among [`Self::bytes`] and is never given back.
+    /// lends them counts. It is not among [`Self::bytes`] and is given back by [`Self::take_lent`] alone.
     ///
     /// # Errors
     /// As [`Self::add`].
     pub fn add_lent(&mut self, segment: Arc<Segment>, usable: impl Fn(u16) -> bool) -> Result<u16, ShmError> {
         let number = self.number(usable)?;
-        // In use for ever, by whoever lends it.
+        // In use, by whoever lends it, until that takes it out.
         self.parts[usize::from(number)] = Part { segment: Some(segment), holds: Box::default(), used: 1 };
         Ok(number)
     }
@@ -214,6 +214,15 @@ impl Slab {
         self.bytes -= segment.bytes();
         let class = class_of(segment.geometry().stride).unwrap_or(0);
         self.free[class].retain(|slot| slot.segment != number);
+        reach(Step::Shrink);
+        Some(segment)
+    }
+
+    /// Takes a device's segment out again, of which nothing is lent any more. `None` if it is no device's.
+    pub fn take_lent(&mut self, number: u16) -> Option<Arc<Segment>> {
+        let part = self.parts.get_mut(usize::from(number))?;
+        let segment = part.segment.take_if(|segment| segment.is_lent())?;
+        part.used = 0;
         reach(Step::Shrink);
         Some(segment)
     }

@@ -81,6 +81,8 @@ pub(crate) struct InFlow {
     /// Best effort, while something is in doubt: one past the largest index that is there.
     past: u64,
     account: Account,
+    /// The credit of messages that it was accepted with.
+    granted: u64,
     pub(crate) limit_index: u64,
     pub(crate) limit_bytes: u64,
     /// Credit or account have changed since they were last said.
@@ -113,6 +115,7 @@ impl InFlow {
             newer: 0,
             past: 0,
             account: Account::default(),
+            granted: 0,
             limit_index: 0,
             limit_bytes: 0,
             dirty: false,
@@ -129,7 +132,7 @@ impl InFlow {
     pub(crate) fn accept(&mut self, cursor: u64, messages: u32, bytes: u64) {
         self.accepted = true;
         self.account.cursor = cursor;
-        self.limit_index = u64::from(messages);
+        (self.granted, self.limit_index) = (messages.into(), messages.into());
         // Lost bytes of a best-effort flow are known to nobody here, so they cannot be given back.
         self.limit_bytes = if self.open.reliable { bytes } else { u64::MAX };
         // More than a sender that keeps its credit has under way.
@@ -163,6 +166,10 @@ impl InFlow {
 
     pub(crate) fn give(&mut self, messages: u32, bytes: u64) {
         self.limit_index += u64::from(messages);
+        if self.open.reliable {
+            // By it the sender knows what was handed on. What its user still had of an earlier connection is none of that.
+            self.limit_index = self.limit_index.min(self.next + self.granted);
+        }
         self.limit_bytes = self.limit_bytes.saturating_add(bytes);
         self.dirty = true;
     }

@@ -32,7 +32,8 @@
 //!
 //! **Credit.** The receiver's user says when memory is free again ([`Path::consumed`]) and when the sinks have a message
 //! ([`Path::advance`], the smallest cursor of all sinks of that source on the host). Without the first the sender stops, without
-//! the second it keeps its slots.
+//! the second it keeps its slots. Sinks may have messages by an earlier flow or connection that this one has still to bring: what
+//! their cursor covers is kept until the credit says that it came, for the receiver hands nothing on before it.
 //!
 //! **Death.** A path that hears nothing for [`Config::silence`] says [`Event::Lost`] and goes on saying hello; outgoing flows stay
 //! and are opened again by themselves. To give a peer up for good, [`Path::abandon`] its flows and drop the path. A runtime

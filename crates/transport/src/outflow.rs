@@ -85,6 +85,8 @@ pub(crate) struct OutFlow {
     /// Sent in part: up to where.
     current: Option<(Outgoing, Span)>,
     resend: VecDeque<Span>,
+    /// What the peer allowed when it accepted the flow. By what it has allowed since it has handed on, and needs no more.
+    granted: u64,
     pub(crate) limit_index: u64,
     pub(crate) limit_bytes: u64,
     carried: u64,
@@ -112,6 +114,7 @@ impl OutFlow {
             next_index: 0,
             current: None,
             resend: VecDeque::new(),
+            granted: 0,
             limit_index: 0,
             limit_bytes: 0,
             carried: 0,
@@ -386,16 +389,17 @@ impl OutFlow {
         }
     }
 
-    /// Whether the sinks have all of what flies first. What was cut out of one bundle is taken together, as the bundle would be: after
-    /// a new connection it was sent from its beginning, also what the sinks had had before, and the peer waits for its parts.
-    fn is_first_covered(&self, cursor: u64) -> bool {
-        let ends = self.flying.iter().find(|(_, message)| !message.more);
-        ends.is_some_and(|(_, message)| last(message) <= cursor)
+    /// Whether the sinks have what flies first, and the peer waits for nothing of it. They may have it from an earlier flow or connection:
+    /// then the cursor covers what this one has brought in part only, or not yet, and the peer hands nothing on before it has the rest.
+    fn is_first_done(&self, cursor: u64) -> bool {
+        let handed_on = self.limit_index - self.granted;
+        let first = self.flying.front();
+        first.is_some_and(|(index, message)| last(message) <= cursor && index + message.messages() <= handed_on)
     }
 
     /// The sinks have everything up to and with this number at the source.
     pub(crate) fn confirm(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
-        while let Some((index, front)) = self.flying.front().copied().filter(|_| self.is_first_covered(cursor)) {
+        while let Some((index, front)) = self.flying.front().copied().filter(|_| self.is_first_done(cursor)) {
             let within = index..index + front.messages();
             if self.current.is_some_and(|(_, span)| within.contains(&span.index)) {
                 self.current = None;
@@ -407,9 +411,11 @@ impl OutFlow {
         }
     }
 
-    /// The peer has accepted the flow: what its sinks have already needs not be sent.
-    pub(crate) fn opened(&mut self, cursor: u64, mut done: impl FnMut(Outgoing)) {
+    /// The peer has accepted the flow, with credit of messages and bytes: what its sinks have already needs not be sent.
+    pub(crate) fn opened(&mut self, cursor: u64, credit: (u64, u64), mut done: impl FnMut(Outgoing)) {
         self.state = State::Open;
+        (self.limit_index, self.limit_bytes) = credit;
+        self.granted = self.limit_index;
         if !self.spec.reliable {
             return;
         }
@@ -490,7 +496,7 @@ impl OutFlow {
             }
         }
         (self.flying_messages, self.next_index, self.carried) = (0, 0, 0);
-        (self.limit_index, self.limit_bytes) = (0, 0);
+        (self.granted, self.limit_index, self.limit_bytes) = (0, 0, 0);
         (self.ticked, self.told) = (0, 0);
         self.account = Account::default();
         self.current = None;

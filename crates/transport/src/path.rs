@@ -482,6 +482,11 @@ impl Path {
         self.config.frame_limit.min(self.peer.map_or(usize::MAX, |peer| peer.max_frame as usize))
     }
 
+    /// From the next connection on the peer is told that frames of up to so many bytes come in here.
+    pub fn set_max_frame(&mut self, bytes: u32) {
+        self.config.max_frame = bytes;
+    }
+
     /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.
     #[must_use]
     pub fn whole_bytes(&self) -> u32 {
@@ -606,7 +611,8 @@ impl Path {
         }
     }
 
-    /// The sinks of an incoming flow have everything up to and with this number of its source.
+    /// The sinks of an incoming flow have everything up to and with this number of its source, by whichever flow it came. The sender keeps
+    /// what has not left the receiver's memory yet as a part of this one ([`Path::consumed`]).
     pub fn advance(&mut self, flow: u32, cursor: u64) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.accepted) {
             incoming.advance(cursor);
@@ -614,7 +620,8 @@ impl Path {
         }
     }
 
-    /// Messages of an incoming flow have left the receiver's memory: as many more may come.
+    /// Messages of an incoming flow have left the receiver's memory: as many more may come. Of a reliable flow each message counts, also
+    /// one that the sinks had already; more than it has brought is not credited.
     pub fn consumed(&mut self, flow: u32, messages: u32, bytes: u64) {
         if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.accepted) {
             incoming.give(messages, bytes);

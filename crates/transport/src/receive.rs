@@ -451,8 +451,8 @@ impl Path {
             self.events.push_back(Event::Refused { flow, status: ack.status });
         } else {
             let events = &mut self.events;
-            out.opened(ack.cursor, |done| release(events, flow, &done, End::Delivered));
-            (out.limit_index, out.limit_bytes) = (u64::from(ack.limit_index), ack.limit_bytes);
+            let credit = (u64::from(ack.limit_index), ack.limit_bytes);
+            out.opened(ack.cursor, credit, |done| release(events, flow, &done, End::Delivered));
             self.events.push_back(Event::Accepted { flow });
             self.schedule(flow);
         }

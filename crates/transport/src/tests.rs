@@ -8,7 +8,7 @@ use insane_wire::frame::record::{Message, Part};
 use insane_wire::frame::{FrameBuilder, FrameError, Header, MAX_COUNTER, SEALED};
 
 use crate::config::{Config, FlowSpec, Outgoing};
-use crate::path::{Event, Lies, Path, Rejected, Store};
+use crate::path::{End, Event, Lies, Path, Rejected, Store};
 use crate::payloads::Payloads;
 
 const MS: Duration = Duration::from_millis(1);
@@ -222,6 +222,56 @@ fn windows_around_a_cut(cut_ms: u32) -> Vec<u64> {
         }
     }
     windows
+}
+
+/// What the sinks have from an earlier flow or connection comes again, and their cursor may cover it when only a part of it has come, or
+/// what carried it was lost. The peer waits for all of it before it hands on what follows.
+#[test]
+fn what_the_cursor_covers_before_it_has_come_is_brought_all_the_same() {
+    // How long the message is, how many of its frames go before it is covered, and which of them is lost. The user may give credit of
+    // before, too.
+    for ((len, go, lost), early) in
+        [(5000, 1, 9), (5000, 9, 1), (64, 9, 0)].into_iter().flat_map(|of| [(of, 0), (of, 5)])
+    {
+        let mut pair = Pair::new(Config::default());
+        let flow = pair.open(1, true);
+        (0..20).for_each(|_| pair.step());
+        pair.ends[1].consumed(flow, early, 0);
+        let one = |sequence, len| Outgoing { token: sequence, sequence, len, ..Outgoing::default() };
+        pair.ends[0].send(flow, one(1, len)).unwrap();
+        for n in 0..go {
+            let mut frame = Vec::new();
+            let Some(built) = pair.ends[0].transmit(pair.now, &mut frame, &mut Nothing) else { break };
+            frame.resize(built.len, 0);
+            if n != lost {
+                pair.arrive(1, &frame);
+            }
+        }
+        pair.ends[1].advance(flow, 1);
+        let credit = pair.frames(1);
+        assert!(!credit.is_empty());
+        credit.iter().for_each(|frame| pair.arrive(0, frame));
+        pair.told.clear();
+        pair.ends[0].send(flow, one(2, 64)).unwrap();
+        let (mut came, mut released) = (Vec::new(), Vec::new());
+        for _ in 0..1000 {
+            pair.step();
+            for event in core::mem::take(&mut pair.told) {
+                match event {
+                    Event::Message { message, lies, .. } => {
+                        came.push(message.sequence);
+                        pair.ends[1].consumed(flow, 1, lies.bytes());
+                        pair.ends[1].advance(flow, message.sequence);
+                    }
+                    Event::Released { token, end, .. } => released.push((token, end)),
+                    _ => {}
+                }
+            }
+        }
+        let case = format!("{len} bytes, {go} frames, without number {lost}, {early} before");
+        assert_eq!(came, [1, 2], "{case}");
+        assert_eq!(released, [(1, End::Delivered), (2, End::Delivered)], "{case}");
+    }
 }
 
 /// A peer that asks and asks and never acknowledges an answer: what is kept for it has an end, and it gets its answers when it hears again.

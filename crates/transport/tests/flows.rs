@@ -208,6 +208,7 @@ fn a_flow_that_has_brought_everything_ends_without_any_time_passing() {
         if reliable {
             // It goes on until the sinks are known to have everything.
             pair.step(100);
+            pair.ends[1].consumed(flow, 10, 640);
             pair.ends[1].advance(flow, 10);
             (0..20).for_each(|_| pair.step(4));
         }
@@ -239,6 +240,7 @@ fn without_credit_nothing_goes_and_nothing_is_lost() {
     let counts = pair.ends[0].counts(flow).unwrap();
     assert_eq!((counts.waiting, counts.under_way, counts.delivered), (12, 8, 0));
     // What the sinks have is the sender's again.
+    pair.ends[1].consumed(flow, 3, 30);
     pair.ends[1].advance(flow, 6);
     (0..100).for_each(|_| pair.step(4));
     let released = |event: &&Event| matches!(event, Event::Released { end: End::Delivered, .. });
@@ -324,6 +326,7 @@ fn what_is_taken_back_can_be_given_to_another_flow() {
     (0..100).for_each(|_| pair.step(4));
     // All have arrived; the sinks have said so of three.
     assert_eq!(pair.arrived.len(), 20);
+    pair.ends[1].consumed(flow, 3, 3 * 900);
     pair.ends[1].advance(flow, 3);
     (0..100).for_each(|_| pair.step(4));
     pair.told.clear();

@@ -166,6 +166,15 @@ pub fn network_count(status: &Value, name: &str) -> u64 {
     cells.filter_map(|c| c["counts"][name].as_u64()).sum()
 }
 
+/// What a process holds of the machine's.
+#[derive(Debug, Clone, Copy)]
+pub struct Holds {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Memory that is there for it, in KiB.
+    pub resident_kib: u64,
+}
+
 /// A runtime in a process of its own.
 #[derive(Debug)]
 pub struct Process {
@@ -276,6 +285,19 @@ impl Process {
         let links = entries.filter_map(|e| Some(std::fs::read_link(e.path()).ok()?.to_string_lossy().into_owned()));
         let inodes = links.filter_map(|l| Some(l.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()));
         inodes.filter(|inode| !local.contains(&inode.as_str())).count()
+    }
+
+    /// What it holds of the machine's.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn holds(&self) -> Holds {
+        let pid = self.child.as_ref().map_or(0, Child::id);
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident_kib = resident.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok()).expect("a size");
+        Holds { descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count(), resident_kib }
     }
 
     /// Its socket.

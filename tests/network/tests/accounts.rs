@@ -90,19 +90,21 @@ fn a_bad_network_costs_only_what_is_counted() {
     let addresses = free_addresses(2);
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { lose_ppm: 20_000, repeat_ppm: 20_000, delay_ppm: 20_000, ..Plan::default() };
-    let mut controls = Vec::new();
+    let (told, controls) = std::sync::mpsc::channel();
     let servers: Vec<Server> = (0..2)
         .map(|at| {
             let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
             config.runtime.socket = dir.path().join(at.to_string());
-            Server::start_over(config, |_, udp| {
+            let told = told.clone();
+            Server::start_over(config, move |_, udp| {
                 let faulty = Faulty::new(udp, plan, 7 + at as u64);
-                controls.push(faulty.control());
+                told.send(faulty.control()).unwrap();
                 Box::new(faulty)
             })
             .unwrap()
         })
         .collect();
+    let controls: Vec<_> = controls.try_iter().collect();
     let session = |at: usize, app: &str| insane::Session::builder(app).socket(servers[at].socket()).open().unwrap();
     let (a, b) = (session(0, "source"), session(1, "sink"));
     for qos in [reliable(), Qos::default()] {

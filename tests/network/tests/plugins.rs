@@ -116,3 +116,25 @@ fn a_plugin_that_cannot_be_had_is_absent_with_its_reason() {
     source.send(b"over udp").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"over udp");
 }
+
+#[test]
+fn a_plugin_whose_object_comes_later_is_taken_then() {
+    let _watchdog = Watchdog::start("later", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let elsewhere = folder.path().join("aside.so");
+    std::fs::rename(&library, &elsewhere).unwrap();
+    let [one, two] = two(&library, folder.path(), |_, _| ());
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let report = || status(&a)["network"]["datapaths"][1].clone();
+    assert_eq!(report()["state"].as_str(), Some("absent"), "{}", report());
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "udp");
+    assert!(eventually(|| report()["tries"].as_u64() > Some(1)), "{}", report());
+    std::fs::rename(&elsewhere, &library).unwrap();
+    goes_over(&stream, "host-1", "plugin");
+    assert_eq!((report()["state"].as_str(), report()["tries"].as_u64()), (Some("open"), Some(0)), "{}", report());
+    source.send(b"by the plug-in").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"by the plug-in");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}

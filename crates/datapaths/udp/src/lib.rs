@@ -59,6 +59,8 @@ pub struct UdpDatapath {
     /// Never used to send: it is connected to peers to ask for their path's MTU.
     probe: Option<OwnedFd>,
     address: Option<SocketAddr>,
+    /// The number of the only interface that it uses.
+    index: Option<u32>,
     lines: Lines,
     /// Whether the kernel cuts pieces into segments; off when it has refused to.
     segmentation: bool,
@@ -91,6 +93,7 @@ impl UdpDatapath {
             socket: None,
             probe: None,
             address: None,
+            index: None,
             lines: Lines::default(),
             segmentation: false,
             notes: Vec::new(),
@@ -138,6 +141,11 @@ impl UdpDatapath {
         self.lines.count()
     }
 
+    /// The number that its interface has now, if it is bound to one and that is there.
+    fn index_now(&self, by: &OwnedFd) -> Option<u32> {
+        self.config.interface.as_ref().and_then(|name| net::netdevice::name_to_index(by, name).ok())
+    }
+
     /// What UDP can carry to this family at most.
     fn family_limit(&self) -> (usize, usize) {
         if self.config.bind.is_ipv4() { (MAX_V4, HEADERS_V4) } else { (MAX_V6, HEADERS_V6) }
@@ -162,6 +170,7 @@ impl Datapath for UdpDatapath {
             return Ok(());
         }
         let socket = socket::new(&self.config)?;
+        self.index = self.index_now(&socket);
         (self.holds, self.notes) = socket::size_buffers(&socket, &self.config);
         self.set_options(&socket);
         net::bind(&socket, &self.config.bind).map_err(system("bind"))?;
@@ -208,6 +217,14 @@ impl Datapath for UdpDatapath {
     fn arm(&mut self) -> Armed {
         // The socket stays readable as long as something is there, so nothing can be missed.
         if self.socket.is_some() { Armed::Sleep } else { Armed::Poll }
+    }
+
+    fn lost(&mut self) -> Option<String> {
+        let Some(socket) = &self.socket else { return Some("it is closed".into()) };
+        // The sockets are bound to its number. As long as there is none, nothing is gained by letting go of the address.
+        let other = self.index_now(socket).filter(|now| Some(*now) != self.index)?;
+        let name = self.config.interface.as_deref().unwrap_or_default();
+        Some(format!("the interface {name} was made again, as number {other}"))
     }
 
     fn stats(&self) -> Stats {

@@ -187,6 +187,11 @@ impl Datapath for XdpDatapath {
         armed
     }
 
+    fn lost(&mut self) -> Option<String> {
+        (self.opened.is_some() && self.is_gone())
+            .then(|| format!("the interface {} was taken away", self.config.interface))
+    }
+
     fn stats(&self) -> Stats {
         let (mut stats, counts) = (self.stats, self.counts());
         stats.overruns = counts.ring_full + counts.no_buffer;

@@ -98,9 +98,14 @@ impl XdpDatapath {
     /// Whether the interface that was opened is there, up and has a carrier. One that was made again under its name is another, to
     /// which the sockets do not belong.
     fn is_running(&mut self) -> bool {
-        let Some(opened) = &self.opened else { return false };
-        self.gone = self.gone || opened.queues.iter().any(Queue::has_lost_its_interface);
-        !self.gone && opened.interface.is_running().unwrap_or(false)
+        !self.is_gone() && self.opened.as_ref().is_some_and(|opened| opened.interface.is_running().unwrap_or(false))
+    }
+
+    /// Whether the interface that was opened was taken away.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        let mut queues = self.opened.iter().flat_map(|opened| &opened.queues);
+        self.gone = self.gone || queues.any(Queue::has_lost_its_interface);
+        self.gone
     }
 }
 

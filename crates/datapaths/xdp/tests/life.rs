@@ -328,6 +328,7 @@ fn an_interface_made_again_is_another_one_until_it_is_opened_again() {
         let on = config(Attach::NativeOrGeneric);
         let mut a = cable.open(0, &on);
         assert_eq!(send(&mut a), Outcome::Sent);
+        assert_eq!(a.lost(), None);
         cable.0.ip(0, "link del veth0").expect("it can be deleted");
         if found {
             send(&mut a);
@@ -344,8 +345,10 @@ fn an_interface_made_again_is_another_one_until_it_is_opened_again() {
             assert_eq!(send(&mut a), Outcome::Unreachable, "frame {number}, found before: {found}");
         }
         assert_eq!((a.stats().sent_frames, a.counts().downs), (sent, 1));
+        assert_eq!(a.lost().as_deref(), Some("the interface veth0 was taken away"));
         a.close();
         cable.0.inside(0, || a.open().expect("it opens again"));
+        assert_eq!(a.lost(), None);
         let rig = &mut Rig { a: Box::new(a), b: Box::new(cable.open(1, &on)) };
         insane_datapath::conformance::frames_arrive_whole(rig);
     }

@@ -152,6 +152,9 @@ const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 /// The most receive queues that are named.
 const MOST_QUEUES: usize = 64;
 
+/// The arguments of DPDK's devices that name an interface of the kernel's: of AF_PACKET, AF_XDP and tap, of pcap, and of tap again.
+const INTERFACE_KEYS: [&str; 4] = ["iface", "rx_iface", "tx_iface", "remote"];
+
 /// A MAC address of one station, in six pairs of hexadecimal digits with colons.
 fn station(text: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
@@ -256,6 +259,14 @@ impl Datapath {
         if self.interface.is_empty() { self.device.split(',').next().unwrap_or_default() } else { &self.interface }
     }
 
+    /// The interfaces whose frames it takes or that it makes: its own, or those that the arguments of DPDK's device name.
+    fn interfaces(&self) -> impl Iterator<Item = &str> {
+        let own = (!self.interface.is_empty()).then_some(self.interface.as_str());
+        let arguments = self.device.split(',').skip(1).filter_map(|argument| argument.split_once('='));
+        let named = arguments.filter(|(key, _)| INTERFACE_KEYS.contains(&key.trim())).map(|(_, name)| name.trim());
+        own.into_iter().chain(named)
+    }
+
     fn check(&self, at: usize, network: &Network) -> Result<(), ConfigError> {
         let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
             let key = format!("network.datapath[{at}].{key}");
@@ -336,6 +347,16 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
                     },
                     one.place(),
                     "one that no other datapath has: a queue has one owner",
+                );
+            }
+            // Nor can they if one names it as the interface and the other among the arguments of its device.
+            if one.interfaces().any(|name| other.interfaces().any(|taken| taken == name)) {
+                let (key, value) =
+                    if one.interface.is_empty() { ("device", &one.device) } else { ("interface", &one.interface) };
+                return refuse(
+                    key,
+                    value,
+                    "an interface that no other datapath has, by whichever key: a queue has one owner",
                 );
             }
             if [other.kind, one.kind] == [Kind::Dpdk; 2] && (&other.eal, &other.library) != (&one.eal, &one.library) {
@@ -452,6 +473,22 @@ mod tests {
                 "network.datapath[1].device",
             ),
             (
+                &format!("{ONE}{}", dpdk("device = \"net_af_packet0,iface=eth0,qdisc_bypass=0\"")),
+                "network.datapath[1].device = net_af_packet0,iface=eth0,qdisc_bypass=0: it takes an interface that no other",
+            ),
+            (
+                &format!("{}{ONE}", dpdk("device = \"net_af_xdp0,start_queue=1,iface=eth0\"")),
+                "network.datapath[1].interface = eth0: it takes an interface that no other",
+            ),
+            (
+                &format!(
+                    "{}{}",
+                    dpdk("device = \"net_af_xdp0,iface=eth1\""),
+                    dpdk("device = \"net_pcap0,rx_iface=eth1\"")
+                ),
+                "network.datapath[1].device",
+            ),
+            (
                 &format!("{}{}", dpdk("device = \"net_a\""), dpdk("device = \"net_b\"\neal = \"-m 64\"")),
                 "DPDK starts once",
             ),
@@ -487,6 +524,13 @@ mod tests {
             let error = parse(bad).unwrap_err();
             assert!(error.contains(key), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn devices_on_several_interfaces_are_several() {
+        let two = dpdk("device = \"net_af_packet1,iface=eth1\"").replace("103", "104");
+        let all = format!("{ONE}{}{two}", dpdk("device = \"net_af_packet0,iface=eth2\""));
+        assert_eq!(parse(&all).unwrap().network.unwrap().datapath.len(), 3);
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Hub {
                     let (lost, others) = ended.into_iter().partition(|(flow, ..): &EndedFlow| flow.lane == lane);
                     ended = others;
                     for (flow, asked, known) in lost {
-                        self.flow_ended(host, flow, asked, known, Some(now));
+                        self.flow_ended(host, flow, asked, known, (now, true));
                     }
                     self.lane_lost(host, lane, now);
                 }
@@ -308,19 +308,19 @@ impl Hub {
             }
         }
         for (flow, asked, known) in ended {
-            self.flow_ended(host, flow, asked, known, None);
+            self.flow_ended(host, flow, asked, known, (now, false));
         }
     }
 
     /// A flow from a host has ended, accepted or not: with the last one its source is gone. Unless it was `lost` with its path:
-    /// then the source is waited for, as if its host were.
+    /// then the source is waited for, as if its host were, also if one that stood ends before the host has said how it goes on.
     fn flow_ended(
         &mut self,
         host: usize,
         flow: FlowId,
         asked: Option<Epoch>,
         known: Option<Incoming>,
-        lost: Option<Duration>,
+        (now, lost): (Duration, bool),
     ) {
         let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
         let remote = match (known, asked) {
@@ -332,10 +332,11 @@ impl Hub {
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);
         tracing::debug!(epoch = %remote.epoch, ?flow, left = remote.flows, "flow ended");
-        match lost {
-            Some(now) if remote.flows == 0 => drop(remote.orphaned.get_or_insert(now)),
-            Some(_) => {}
-            None => remote.ending |= remote.flows == 0,
+        remote.astray |= lost;
+        if remote.flows == 0 && remote.astray {
+            remote.orphaned.get_or_insert(now);
+        } else {
+            remote.ending |= remote.flows == 0;
         }
         // The one by which its source goes on may have waited for it.
         let epoch = remote.epoch;

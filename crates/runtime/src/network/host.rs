@@ -120,6 +120,8 @@ pub(crate) struct Host {
     pub(crate) known: Known,
     /// How it says that it is reached, not looked at yet.
     pub(crate) offers: Option<Vec<insane_wire::host::Reach>>,
+    /// How it said last that it is reached: for datapaths that are opened later.
+    pub(crate) reach: Vec<insane_wire::host::Reach>,
     /// How much it was told that can be held here of what it sends, in bytes; 0: nothing.
     pub(crate) room_said: u64,
     /// Streams that moved from one path to another.
@@ -218,6 +220,7 @@ impl Host {
             lost: 0,
             known: Known::Configured,
             offers: None,
+            reach: Vec::new(),
             room_said: 0,
             moves: 0,
             deaf: false,

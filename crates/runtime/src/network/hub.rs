@@ -2,7 +2,6 @@
 //! or for another host.
 
 use crate::config;
-use crate::config::Kind;
 use crate::network::addresses::Addresses;
 use crate::network::burst::Burst;
 use crate::network::control::{Sources, Underway};
@@ -15,7 +14,8 @@ use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
 use crate::network::patience::Patience;
-use crate::network::ports::Port;
+use crate::network::ports::{Port, States};
+use crate::network::reopen::{Order, Retired};
 use crate::network::scatter::Loan;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
 use crate::policy;
@@ -100,8 +100,11 @@ pub(crate) struct Hub {
     pub(crate) run: u128,
     /// The datapaths; the first is kernel UDP.
     pub(crate) ports: Vec<Port>,
-    /// Datapaths that the configuration names and that could not be opened, and why.
-    pub(crate) absent: Vec<(Kind, String)>,
+    /// Who opens those beside it again, what was lost and somebody has still something of, and the number of the next lender.
+    pub(crate) openers: Vec<Sender<Order>>,
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) next_lender: usize,
+    pub(crate) states: States,
     pub(crate) table: policy::Table,
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
@@ -175,24 +178,13 @@ impl Hub {
     pub(crate) fn new(
         settings: config::Network,
         (own_name, run): (String, u128),
-        (mut ports, absent): (Vec<Port>, Vec<(Kind, String)>),
-        mut domains: Vec<Domain>,
+        (mut ports, states, openers): (Vec<Port>, States, Vec<Sender<Order>>),
+        domains: Vec<Domain>,
         ends: Ends,
     ) -> Result<Self, NetworkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd, data| epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN);
         watch(ends.bell.0.as_fd(), BELL)?;
-        // What a port lends is for those to see who may see all of it.
-        let alone = domains.len() == 1;
-        ports.iter_mut().filter(|_| !alone).for_each(|port| port.most_lent = 0);
-        if let [domain] = &mut domains[..] {
-            for (number, port) in ports.iter_mut().enumerate().filter(|(_, port)| port.most_lent > 0) {
-                if let Err(e) = domain.borrow_from(number, &port.datapath.lends()) {
-                    tracing::warn!(datapath = port.kind.name(), error = %e, "what it would lend cannot be shown: it is copied");
-                    port.most_lent = 0;
-                }
-            }
-        }
         let table = policy::Table::new(&settings.policy)?;
         let count = ports.len();
         let home = &mut ports[HOME].datapath;
@@ -209,12 +201,15 @@ impl Hub {
         }
         let directory = Told::new(hosts.len(), Duration::from_millis(settings.patience_ms));
         let sleeps = settings.spin_us == 0 && settings.spin_most_us == 0;
-        Ok(Self {
+        let mut hub = Self {
             settings,
             own_name,
             run,
             ports,
-            absent,
+            openers,
+            retired: Vec::new(),
+            next_lender: 0,
+            states,
             table,
             requests: Requests::default(),
             received: 0,
@@ -257,7 +252,9 @@ impl Hub {
             refusals: 0,
             last_refusal: String::new(),
             stopping: false,
-        })
+        };
+        (0..count).for_each(|number| hub.lend_out(number));
+        Ok(hub)
     }
 
     /// Runs until it is told to stop.
@@ -417,6 +414,7 @@ impl Hub {
         for host in 0..self.hosts.len() {
             if let Some(reach) = self.hosts[host].offers.take() {
                 self.offered(host, &reach, now);
+                self.hosts[host].reach = reach;
             }
             if self.hosts[host].leave_if_deaf(now) {
                 self.events(host, now, None);
@@ -442,6 +440,7 @@ impl Hub {
         self.watch_found(now);
         if now >= self.report_at {
             self.report_at = now + REPORT;
+            self.look_after_ports(now);
             let report = self.report();
             if let Ok(mut shared) = self.ends.report.lock() {
                 *shared = report;
@@ -847,6 +846,7 @@ impl Hub {
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {
                 ToNetwork::Stop => self.stopping = true,
+                ToNetwork::Opened(number, port, chosen) => self.opened(number, *port, chosen),
                 ToNetwork::Found(address) => self.found(address),
                 ToNetwork::Gone(address) => self.gone(address),
                 ToNetwork::Announce(sink) => {

@@ -485,7 +485,7 @@ impl Hub {
             "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
             "rebind_requests": self.requests.len(),
             "unknown_senders": self.unknown, "refused": self.refusals, "last_refusal": self.last_refusal,
-            "datapath": self.ports.first().map(stats), "ports": self.ports.iter().map(stats).collect::<Vec<_>>(),
+            "datapath": self.ports.first().map(stats), "ports": self.ports.iter().filter(|port| port.absent.is_none()).map(stats).collect::<Vec<_>>(),
         })
     }
 }

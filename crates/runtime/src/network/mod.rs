@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `hub` | the thread: its loop, its timers, its sleep |
 //! | `ports` | the datapaths: opened, or absent for a reason |
+//! | `reopen` | what becomes of them when they go, and how they come back |
 //! | `host` | one other host: its paths, the flows to and from it |
 //! | `lanes`, `moves` | the paths to a host; which stream takes which, and how it moves |
 //! | `domain` | one domain: pairs with sessions, segments, counters |
@@ -56,6 +57,7 @@ mod pages;
 mod patience;
 mod poller;
 mod ports;
+mod reopen;
 mod roster;
 mod scatter;
 #[cfg(any(test, feature = "fuzz"))]
@@ -65,7 +67,7 @@ mod words;
 pub use poller::Poller;
 pub(crate) use ports::Over;
 
-use crate::config::{Config, Kind};
+use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::pages::Pages;
 use crate::rebind::Asked;
@@ -78,7 +80,7 @@ use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// What the server tells the network thread.
@@ -92,6 +94,8 @@ pub(crate) enum ToNetwork {
     Withdraw(SinkId),
     /// Nobody has a stream of a domain open any more: what did not fit it may fit what comes.
     StreamClosed(String, String),
+    /// A datapath is open again, or at last: its port, and what was chosen.
+    Opened(usize, Box<ports::Port>, String),
     /// The directory has found a host.
     Found(SocketAddr),
     /// The directory has it no more.
@@ -249,8 +253,7 @@ pub(crate) struct Network {
     domains: Vec<(Conn, insane_shm::counters::Counters)>,
     thread: Option<JoinHandle<()>>,
     discovery: Option<discovery::Discovery>,
-    states: Vec<ports::State>,
-    taps: Vec<(Kind, tap::Control)>,
+    states: ports::States,
 }
 
 impl Network {
@@ -261,13 +264,12 @@ impl Network {
         core: &mut Core,
         host: &str,
         next: &mut Conn,
-        over: &mut Over<'_>,
+        over: &Over,
         polled: bool,
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let (open, states) = ports::open(&settings, config.domains().len() == 1, over)?;
-        let taps = open.iter().map(|port| (port.kind, port.tap.clone())).collect();
-        let absent = states.iter().filter_map(|s| Some((s.kind, s.is.as_ref().err()?.clone()))).collect();
+        let ports::All { ports, states, openings } = ports::open(&settings, config.domains().len() == 1, over)?;
+        let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
             pid: std::process::id(),
             uid: rustix::process::getuid().as_raw(),
@@ -287,29 +289,23 @@ impl Network {
         let (outbox, from) = channel();
         let (to_bell, from_bell) = (Bell::new()?, Bell::new()?);
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
+        // Not by the network's thread either: opening blocks.
+        let openers = openings.into_iter().zip(&ports[1..]).map(|(opening, port)| {
+            reopen::start(opening, port.absent.is_some(), states.clone(), (to.clone(), to_bell.clone()))
+        });
+        let openers = openers.collect::<Result<_, _>>()?;
         let ends =
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
-        let hub = hub::Hub::new(settings, (host.to_owned(), run), (open, absent), domains, ends)?;
+        let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
         let (thread, poller) = if polled {
             (None, Some(Poller::new(hub)))
         } else {
             (Some(std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?), None)
         };
-        let network = Self {
-            to,
-            to_bell,
-            from,
-            from_bell,
-            report,
-            credentials,
-            domains: counters,
-            thread,
-            discovery,
-            states,
-            taps,
-        };
+        let network =
+            Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery, states };
         Ok(Some((network, poller)))
     }
 
@@ -348,24 +344,18 @@ impl Network {
 
     /// What became of the datapaths that the configuration names, for reports.
     pub(crate) fn report_datapaths(&self) -> Vec<serde_json::Value> {
-        // Those that are open have a tap each, in the same order.
-        let mut taps = self.taps.iter();
-        let report = |state: &ports::State| {
-            let tap = state.is.is_ok().then(|| taps.next()).flatten();
-            state.report(tap.and_then(|(_, tap)| tap.running()))
-        };
-        self.states.iter().map(report).collect()
+        self.datapaths().iter().map(ports::State::report).collect()
     }
 
     /// What became of the datapaths that the configuration names.
-    pub(crate) fn datapaths(&self) -> &[ports::State] {
-        &self.states
+    pub(crate) fn datapaths(&self) -> Vec<ports::State> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// By what a datapath is captured, and what is known of it; `None` if none of this kind is open.
-    pub(crate) fn tap(&self, kind: &str) -> Option<(&tap::Control, &ports::State)> {
-        let (kind, control) = self.taps.iter().find(|(of, _)| of.name() == kind)?;
-        Some((control, self.states.iter().find(|state| state.kind == *kind && state.is.is_ok())?))
+    pub(crate) fn tap(&self, kind: &str) -> Option<(tap::Control, ports::State)> {
+        let open = |state: ports::State| Some((state.tap.clone()?, state));
+        self.datapaths().into_iter().filter(|state| state.kind.name() == kind).find_map(open)
     }
 
     /// The counters of one of the network's sessions.

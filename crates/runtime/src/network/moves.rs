@@ -12,6 +12,7 @@ use crate::network::FromNetwork;
 use crate::network::host::{Host, OutFlow, path_config};
 use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
+use crate::network::ports::Port;
 use crate::policy::{self, Choice, Standing};
 use crate::rebind::{Asked, Refusal};
 use insane_datapath::Address;
@@ -37,30 +38,36 @@ impl Hub {
 
     /// A host has said how it is reached: paths are sought over what both have, and others given up.
     pub(crate) fn offered(&mut self, host: usize, reach: &[wire::Reach], now: Duration) {
-        for port in HOME + 1..self.ports.len() {
-            let wanted = self.counterpart(port, reach);
-            let known = self.hosts[host].lanes.get(port).map(|lane| lane.address);
-            if known == wanted {
-                self.hosts[host].lanes.expect(port, now);
-                continue;
-            }
-            if known.is_some() {
-                self.drop_lane(host, port, now);
-            }
-            let Some(address) = wanted else { continue };
-            if self.by_address.find(port, address).is_some() {
-                tracing::warn!(host = self.hosts[host].name, %address, "datapath refused: the address is another host's");
-                continue;
-            }
-            let datapath = &mut self.ports[port].datapath;
-            let (limit, can) = (datapath.frame_limit(address), datapath.capabilities());
-            let mut config = path_config(&self.settings, self.run, limit, can.detects_changes);
-            // What is larger than its interface takes does not come in here, and nobody says so to who sent it.
-            config.max_frame = u32::try_from(can.max_frame).unwrap_or(u32::MAX);
-            let seed = insane_wire::id::SessionId::random().0 as u64;
-            self.hosts[host].lanes.put(port, address, Path::new(config, seed, now), now);
-            self.by_address.insert(port, address, host);
+        (HOME + 1..self.ports.len()).for_each(|port| self.offered_by(port, host, reach, now));
+    }
+
+    /// As [`Self::offered`], over one port. Over one that is absent nothing changes until it is there.
+    pub(crate) fn offered_by(&mut self, port: usize, host: usize, reach: &[wire::Reach], now: Duration) {
+        if self.ports[port].absent.is_some() {
+            return;
         }
+        let wanted = self.counterpart(port, reach);
+        let known = self.hosts[host].lanes.get(port).map(|lane| lane.address);
+        if known == wanted {
+            self.hosts[host].lanes.expect(port, now);
+            return;
+        }
+        if known.is_some() {
+            self.drop_lane(host, port, now);
+        }
+        let Some(address) = wanted else { return };
+        if self.by_address.find(port, address).is_some() {
+            tracing::warn!(host = self.hosts[host].name, %address, "datapath refused: the address is another host's");
+            return;
+        }
+        let datapath = &mut self.ports[port].datapath;
+        let (limit, can) = (datapath.frame_limit(address), datapath.capabilities());
+        let mut config = path_config(&self.settings, self.run, limit, can.detects_changes);
+        // What is larger than its interface takes does not come in here, and nobody says so to who sent it.
+        config.max_frame = u32::try_from(can.max_frame).unwrap_or(u32::MAX);
+        let seed = insane_wire::id::SessionId::random().0 as u64;
+        self.hosts[host].lanes.put(port, address, Path::new(config, seed, now), now);
+        self.by_address.insert(port, address, host);
     }
 
     /// The address at which a host is reached over a port, of the same kind and family: the first that it names.
@@ -94,15 +101,16 @@ impl Hub {
     /// What this host and another have of a kind of datapath.
     fn standing(&self, host: usize, kind: Kind) -> Standing {
         let (mut here, mut there) = (kind == Kind::Udp, kind == Kind::Udp);
-        for (port, one) in self.ports.iter().enumerate().filter(|(_, one)| one.kind == kind) {
+        let of = |one: &Port| one.kind == kind;
+        for (port, one) in self.ports.iter().enumerate().filter(|(_, one)| of(one) && one.absent.is_none()) {
             here = true;
             there |= self.hosts[host].lanes.get(port).is_some();
             if one.kind == Kind::Udp || self.hosts[host].lanes.is_up(port) {
                 return Standing::Connected;
             }
         }
-        let absent = self.absent.iter().find(|(absent, _)| *absent == kind);
-        let why = absent.map_or("network.datapath names none", |(_, why)| why.as_str());
+        let absent = self.ports.iter().filter(|one| of(one)).find_map(|one| one.absent.as_deref());
+        let why = absent.unwrap_or("network.datapath names none");
         Standing::of(if here { Ok(()) } else { Err(why) }, there, false)
     }
 
@@ -170,9 +178,7 @@ impl Hub {
 
     /// The port of a choice.
     pub(crate) fn port_of(&self, host: usize, kind: Kind) -> usize {
-        let up = |(port, one): &(usize, &crate::network::ports::Port)| {
-            one.kind == kind && self.hosts[host].lanes.is_up(*port)
-        };
+        let up = |(port, one): &(usize, &Port)| one.kind == kind && self.hosts[host].lanes.is_up(*port);
         self.ports.iter().enumerate().find(up).map_or(HOME, |(port, _)| port)
     }
 
@@ -187,7 +193,7 @@ impl Hub {
         // What it has just offered was not looked at yet.
         let offered = self.hosts[host].offers.as_ref();
         let news = |kind: &Kind| {
-            let here = self.ports.iter().any(|port| port.kind == *kind);
+            let here = self.ports.iter().any(|port| port.kind == *kind && port.absent.is_none());
             here && offered.is_some_and(|reach| reach.iter().any(|one| one.kind == kind.name()))
         };
         better.into_iter().any(|kind| coming(kind) || news(kind))
@@ -303,7 +309,7 @@ impl Hub {
     }
 
     /// Tells the sessions of sources what their stream gets now.
-    fn tell_moved(&mut self, host: usize, accounts: &[usize]) {
+    pub(crate) fn tell_moved(&mut self, host: usize, accounts: &[usize]) {
         for account in accounts {
             let is = self.hosts[host].accounts[*account].as_ref().filter(|account| account.was_attached);
             let Some((at, link, sink)) = is.map(|is| (is.domain, is.link, is.sink)) else { continue };

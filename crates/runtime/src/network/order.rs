@@ -3,6 +3,7 @@
 //! that begins with a frame that comes before one that should have come already, once in a batch: one in order is not looked at.
 
 use crate::network::hub::Hub;
+use crate::network::ports::Port;
 use insane_datapath::batch::Taken;
 use insane_wire::frame::Header;
 use std::collections::HashMap;
@@ -105,14 +106,16 @@ impl Hub {
 
     /// Takes a frame that is lent: what is kept of it keeps it.
     fn lent(&mut self, now: Duration, (host, port): (usize, usize), taken: Taken) {
-        let loan = self.ports[port].loans.lend(taken.slot, port);
+        let Port { loans, lender, .. } = &mut self.ports[port];
+        let loan = loans.lend(taken.slot, *lender);
         self.frame(now, (host, port), loan.bytes(), Some(&loan));
     }
 
     /// Nothing refers to what was received any more.
     fn give_back(&mut self, port: usize, taken: Taken) {
         if taken.slot.place().is_some() {
-            drop(self.ports[port].loans.lend(taken.slot, port));
+            let Port { loans, lender, .. } = &mut self.ports[port];
+            drop(loans.lend(taken.slot, *lender));
         } else {
             self.ports[port].rx.free.push(taken.slot);
         }

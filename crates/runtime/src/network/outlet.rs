@@ -144,6 +144,8 @@ pub(crate) struct Remote {
     pub(crate) reliable: bool,
     /// Flows that its host has opened or is about to, and not ended. A source may begin its next before the last has ended.
     pub(crate) flows: u32,
+    /// A flow was lost with its path, and its host has not said yet that it goes on by another.
+    pub(crate) astray: bool,
     /// Since when its host is lost.
     pub(crate) orphaned: Option<std::time::Duration>,
     /// The flow on one of the host's paths.
@@ -312,6 +314,7 @@ impl Remote {
             channel,
             reliable,
             flows: 1,
+            astray: false,
             orphaned: None,
             flow: None,
             last: 0,

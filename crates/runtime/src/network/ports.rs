@@ -1,30 +1,37 @@
 //! The datapaths that the runtime has: opened as the configuration says, one after the other. What cannot be opened is absent, with
-//! the reason; only kernel UDP must be there.
+//! the reason, and keeps its place: it may come later (`reopen`). Only kernel UDP must be there.
 
 use crate::config::{self, Kind, Mode};
 use crate::network::hub::HANDFUL;
 use crate::network::scatter::Loans;
 use insane_datagrams::{DatagramConfig, Datagrams};
-use insane_datapath::batch::{RxBatch, TxBatch};
+use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::Slot;
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Running, Tap};
-use insane_datapath::{Datapath, DatapathError};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
 use insane_transport::Landings;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Slots to receive into, of each datapath.
 const RECEIVE_SLOTS: u64 = 64;
 
 /// What may be put over a datapath that was opened; see [`crate::server::Server::start_over`].
-pub(crate) type Over<'a> = dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + 'a;
+pub(crate) type Over = Arc<Mutex<dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + Send>>;
+
+fn put_over(over: &Over, kind: Kind, datapath: Box<dyn Datapath>) -> Box<dyn Datapath> {
+    (over.lock().unwrap_or_else(PoisonError::into_inner))(kind, datapath)
+}
 
 /// A datapath on which nothing came for so long is quiet.
 const QUIET: Duration = Duration::from_millis(1);
@@ -81,14 +88,93 @@ pub(crate) struct Port {
     pub(crate) landings: Landings,
     pub(crate) owners: Vec<usize>,
     pub(crate) tx: TxBatch<'static>,
-    /// Received frames that it lends, and the most of them.
+    /// Why it is absent, if it is.
+    pub(crate) absent: Option<String>,
+    /// Received frames that it lends, the most of them now, and the most that it may.
     pub(crate) loans: Loans,
     pub(crate) most_lent: u32,
+    pub(crate) may_lend: u32,
+    /// Its number among all that ever lent: what is opened again lends out of other memory.
+    pub(crate) lender: usize,
+    /// The interface that it is on, if it does not look after that by itself.
+    interface: Option<Interface>,
     /// Whether payload that lands is copied there by the packet engine, and not by the kernel.
     pub(crate) copies: bool,
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
     pub(crate) looks: Looks,
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("kind", &self.kind).field("absent", &self.absent).finish_non_exhaustive()
+    }
+}
+
+/// An interface, by name, and its number when that was last asked for.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    socket: OwnedFd,
+    name: String,
+    number: Option<u32>,
+}
+
+impl Interface {
+    /// The interface of this name, which need not be there. `None` where there is no socket to ask by.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+        let mut interface = Self { socket, name: name.to_owned(), number: None };
+        interface.number = interface.now();
+        Some(interface)
+    }
+
+    /// Its number; `None` if it is not there.
+    pub(crate) fn now(&self) -> Option<u32> {
+        netdevice::name_to_index(&self.socket, &self.name).ok()
+    }
+
+    fn lost(&self) -> Option<String> {
+        (self.now() != self.number).then(|| format!("the interface {} was taken away", self.name))
+    }
+}
+
+/// What is in the place of a datapath that is absent: nothing comes, and nobody is in its reach.
+#[derive(Debug)]
+struct Nothing(Kind);
+
+impl Datapath for Nothing {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::plain(self.0.name(), 0)
+    }
+
+    fn open(&mut self) -> Result<(), DatapathError> {
+        Err(DatapathError::Closed)
+    }
+
+    fn address(&self) -> Option<Address> {
+        None
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        let refused = batch.pending().len();
+        batch.settle(refused, Outcome::Unreachable);
+        TxReport { refused, ..TxReport::default() }
+    }
+
+    fn receive(&mut self, _batch: &mut RxBatch, _place: Option<&mut dyn Place>) -> RxReport {
+        RxReport::default()
+    }
+
+    fn arm(&mut self) -> Armed {
+        // Nothing will come.
+        Armed::Sleep
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn close(&mut self) {}
 }
 
 /// What became of a datapath that the configuration names, for reports.
@@ -99,6 +185,22 @@ pub(crate) struct State {
     pub(crate) address: String,
     /// What was chosen when it was opened, or why it is absent.
     pub(crate) is: Result<String, String>,
+    /// By which it is captured while it is open.
+    pub(crate) tap: Option<Control>,
+    /// How often it was lost while it was open, and how often it could not be opened since it last was.
+    pub(crate) losses: u64,
+    pub(crate) tries: u64,
+}
+
+/// What became of all of them, by their ports: shared by who opens them, who uses them and who reports.
+pub(crate) type States = Arc<Mutex<Vec<State>>>;
+
+/// Changes what is known of one.
+pub(crate) fn note(states: &States, port: usize, change: impl FnOnce(&mut State)) {
+    let mut states = states.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(state) = states.get_mut(port) {
+        change(state);
+    }
 }
 
 impl std::fmt::Display for State {
@@ -112,17 +214,20 @@ impl std::fmt::Display for State {
 
 impl State {
     /// For a report, with the capture that is on.
-    pub(crate) fn report(&self, capture: Option<Running>) -> Value {
-        let (state, text) = match &self.is {
-            Ok(text) => ("open", text),
-            Err(text) => ("absent", text),
+    pub(crate) fn report(&self) -> Value {
+        let (state, text) = match (&self.is, self.tries) {
+            (Ok(text), _) => ("open", text.clone()),
+            (Err(text), 0) => ("absent", text.clone()),
+            (Err(text), 1) => ("absent", format!("{text} (tried once, and it will be again)")),
+            (Err(text), tries) => ("absent", format!("{text} (tried {tries} times, and it will be again)")),
         };
+        let capture = self.tap.as_ref().and_then(Control::running);
         let capture = capture.map(|Running { by, age, counts }| {
             json!({"by": by, "seconds": age.as_secs(), "frames": counts.captured, "dropped": counts.dropped})
         });
         json!({
             "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
-            "capture": capture,
+            "capture": capture, "losses": self.losses, "tries": self.tries,
         })
     }
 }
@@ -137,14 +242,43 @@ impl Port {
     /// One whose frames are captured further below.
     fn tapped(kind: Kind, datapath: Box<dyn Datapath>, tap: Control) -> Self {
         let bytes = datapath.capabilities().slot_bytes;
-        let free = (0..RECEIVE_SLOTS).map(|id| Slot::owned(id, bytes)).collect();
+        let slots = if datapath.address().is_some() { RECEIVE_SLOTS } else { 0 };
+        let free = (0..slots).map(|id| Slot::owned(id, bytes)).collect();
         let limit = (HANDFUL / bytes.max(1)).clamp(4, 16);
-        let most_lent = datapath.lends().iter().map(|memory| memory.most).sum();
+        let may_lend = datapath.lends().iter().map(|memory| memory.most).sum();
         let rx = RxBatch { free, limit, ..RxBatch::default() };
         let (landings, owners) = (Landings::default(), Vec::new());
         let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        Self { kind, datapath, tap, rx, landings, owners, tx, loans, most_lent, copies, polled: false, looks }
+        let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
+        Self {
+            kind,
+            datapath,
+            tap,
+            rx,
+            landings,
+            owners,
+            tx,
+            absent,
+            loans,
+            most_lent,
+            may_lend,
+            lender,
+            interface,
+            copies,
+            polled,
+            looks,
+        }
+    }
+
+    /// One that is absent, and why.
+    pub(crate) fn absent(kind: Kind, why: String) -> Self {
+        Self { absent: Some(why), ..Self::new(kind, Box::new(Nothing(kind))) }
+    }
+
+    /// Why it must be opened afresh, if it must.
+    pub(crate) fn lost(&mut self) -> Option<String> {
+        self.datapath.lost().or_else(|| self.interface.as_ref()?.lost())
     }
 }
 
@@ -261,45 +395,76 @@ fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
     })
 }
 
-/// Opens everything that the configuration names: the ports that there are, kernel UDP first, and what became of each.
+/// One of the datapaths beside kernel UDP, and all that it takes to open it, now or later, on any thread.
+#[derive(Clone)]
+pub(crate) struct Opening {
+    pub(crate) settings: config::Datapath,
+    /// Its place among those of the configuration.
+    pub(crate) at: usize,
+    pub(crate) one_domain: bool,
+    pub(crate) over: Over,
+}
+
+impl Opening {
+    /// Opens it. Returns the port, and what was chosen.
+    ///
+    /// # Errors
+    /// Why not. That may take three seconds, if another process still has its interface.
+    pub(crate) fn open(&self) -> Result<(Port, String), DatapathError> {
+        let Self { settings: one, at, one_domain, over } = self;
+        // Asked for first: if it is made again meanwhile, that is found.
+        let on =
+            (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
+        let (datapath, tap, chosen) = match one.kind {
+            Kind::Dpdk => dpdk(one, *at, *one_domain)?,
+            Kind::Plugin => plugin(one)?,
+            _ => xdp(one, *one_domain)?,
+        };
+        tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
+        let mut port = Port::tapped(one.kind, put_over(over, one.kind, datapath), tap);
+        // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
+        port.may_lend = if one.lend && *one_domain { port.may_lend } else { 0 };
+        port.interface = on;
+        Ok((port, chosen))
+    }
+}
+
+/// What was opened: a port for each datapath that the configuration names, kernel UDP first, what became of each, and how to open
+/// those beside it again.
+pub(crate) struct All {
+    pub(crate) ports: Vec<Port>,
+    pub(crate) states: Vec<State>,
+    pub(crate) openings: Vec<Opening>,
+}
+
+/// Opens everything that the configuration names.
 ///
 /// # Errors
 /// What is wrong with kernel UDP. Opening another one may take three seconds, if another process still has its interface.
-pub(crate) fn open(
-    settings: &config::Network,
-    one_domain: bool,
-    over: &mut Over<'_>,
-) -> Result<(Vec<Port>, Vec<State>), DatapathError> {
+pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) -> Result<All, DatapathError> {
     let home = udp(settings)?;
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
-    let (interface, is) = (settings.interface.clone(), Ok("kernel UDP".into()));
-    let mut states = vec![State { kind: Kind::Udp, interface, address, is }];
-    let mut ports = vec![Port::new(Kind::Udp, over(Kind::Udp, Box::new(home)))];
+    let home = Port::new(Kind::Udp, put_over(over, Kind::Udp, Box::new(home)));
+    let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
+    let state = State { kind: Kind::Udp, interface, address, is, tap, losses: 0, tries: 0 };
+    let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
     for (at, one) in settings.datapath.iter().enumerate() {
-        let opened = match one.kind {
-            Kind::Dpdk => dpdk(one, at, one_domain),
-            Kind::Plugin => plugin(one),
-            _ => xdp(one, one_domain),
-        };
-        let is = match opened {
-            Ok((datapath, tap, chosen)) => {
-                tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-                let mut port = Port::tapped(one.kind, over(one.kind, datapath), tap);
-                // A plug-in that lends does so whatever the configuration says.
-                port.most_lent = if one.lend { port.most_lent } else { 0 };
-                ports.push(port);
-                Ok(chosen)
-            }
+        let opening = Opening { settings: one.clone(), at, one_domain, over: over.clone() };
+        let (port, is) = match opening.open() {
+            Ok((port, chosen)) => (port, Ok(chosen)),
             Err(e) => {
                 let reason = e.to_string();
                 tracing::warn!(kind = one.kind.name(), interface = one.place(), reason, "datapath absent");
-                Err(reason)
+                (Port::absent(one.kind, reason.clone()), Err(reason))
             }
         };
         let (interface, address) = (one.place().to_owned(), one.address.clone());
-        states.push(State { kind: one.kind, interface, address, is });
+        let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
+        all.states.push(State { kind: one.kind, interface, address, is, tap, losses: 0, tries });
+        all.ports.push(port);
+        all.openings.push(opening);
     }
-    Ok((ports, states))
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -30,9 +30,9 @@ pub(crate) struct Loans {
 
 impl Loans {
     /// A frame is lent.
-    pub(crate) fn lend(&mut self, slot: Slot, port: usize) -> Arc<Loan> {
+    pub(crate) fn lend(&mut self, slot: Slot, lender: usize) -> Arc<Loan> {
         self.out += 1;
-        Arc::new(Loan { slot: Some(slot), port, back: Arc::clone(&self.back) })
+        Arc::new(Loan { slot: Some(slot), lender, back: Arc::clone(&self.back) })
     }
 
     /// How many somebody has.
@@ -56,7 +56,8 @@ impl Loans {
 pub(crate) struct Loan {
     /// Until it goes back.
     slot: Option<Slot>,
-    port: usize,
+    /// Which of all ports that ever were.
+    lender: usize,
     back: Arc<Mutex<Vec<Slot>>>,
 }
 
@@ -146,7 +147,7 @@ impl Parts {
                 continue;
             }
             let frame = part.loan.slot.as_ref()?.place()?;
-            let segment = *memories.get(&(part.loan.port, frame.memory))?;
+            let segment = *memories.get(&(part.loan.lender, frame.memory))?;
             let (offset, length) = (frame.offset + part.from + known, part.len - known);
             places.push(Place { segment, slot: frame.slot, offset, length });
             next = part.end();
@@ -178,8 +179,12 @@ pub(crate) struct List {
 /// What a domain has in frames that are lent.
 #[derive(Debug, Default)]
 pub(crate) struct Scatter {
-    /// The segments of the memories that ports lend out of.
+    /// The segments of the memories that ports lend out of, by lender.
     memories: HashMap<(usize, u16), u16>,
+    /// Those of lenders that are gone, until nobody has anything of them any more.
+    leaving: Vec<(usize, u16)>,
+    /// The most that each lends.
+    shares: HashMap<usize, u32>,
     /// The most frames that are lent in all, and the bytes of one.
     most: u32,
     frame_bytes: u32,
@@ -211,19 +216,53 @@ pub(crate) fn is_making(slot: SlotId) -> bool {
 
 impl Domain {
     /// A port can lend out of these memories; they are the domain's alone to see.
-    pub(crate) fn borrow_from(&mut self, port: usize, memories: &[Lendable<'_>]) -> Result<(), insane_shm::ShmError> {
+    pub(crate) fn borrow_from(&mut self, lender: usize, memories: &[Lendable<'_>]) -> Result<(), insane_shm::ShmError> {
         for (number, memory) in memories.iter().enumerate() {
             let geometry = Geometry::checked(memory.stride, memory.slots)?;
             let fd = memory
                 .memory
                 .try_clone_to_owned()
                 .map_err(|e| insane_shm::ShmError::System { call: "dup", source: e })?;
-            let segment = self.slab.add_lent(Arc::new(Segment::lent(fd, geometry)?), |_| false)?;
-            self.scatter.memories.insert((port, u16::try_from(number).unwrap_or(u16::MAX)), segment);
-            self.scatter.most += memory.most;
+            let outlets = &self.outlets;
+            let usable = |n| !outlets.iter().flatten().any(|o| o.told.awaits(n));
+            let segment = self.slab.add_lent(Arc::new(Segment::lent(fd, geometry)?), usable)?;
+            self.scatter.memories.insert((lender, u16::try_from(number).unwrap_or(u16::MAX)), segment);
+            *self.scatter.shares.entry(lender).or_default() += memory.most;
             self.scatter.frame_bytes = u32::try_from(memory.stride).unwrap_or(u32::MAX);
         }
+        self.scatter.most = self.scatter.shares.values().sum();
+        (0..self.outlets.len()).for_each(|at| self.send_segments(at));
         Ok(())
+    }
+
+    /// A port lends no more. What is made of frames that it has lent already is copied; who has some keeps them.
+    pub(crate) fn borrow_no_more(&mut self, lender: usize) {
+        let Scatter { memories, leaving, shares, most, .. } = &mut self.scatter;
+        memories.retain(|(of, _), segment| {
+            if *of == lender {
+                leaving.push((lender, *segment));
+            }
+            *of != lender
+        });
+        shares.remove(&lender);
+        *most = shares.values().sum();
+    }
+
+    /// Nobody has anything any more of what such a port had lent: sessions let go of its memory.
+    pub(crate) fn forget_lender(&mut self, lender: usize) {
+        let (gone, stay) = std::mem::take(&mut self.scatter.leaving).into_iter().partition(|(of, _)| *of == lender);
+        self.scatter.leaving = stay;
+        let gone: Vec<(usize, u16)> = gone;
+        for (_, number) in gone {
+            let Some(segment) = self.slab.take_lent(number) else { continue };
+            self.pages.let_go(segment);
+            for outlet in self.outlets.iter_mut().flatten() {
+                if let Some(producer) = &mut outlet.producer {
+                    outlet.told.given_back(number, producer);
+                }
+            }
+        }
+        (0..self.outlets.len()).for_each(|at| self.send_segments(at));
     }
 
     /// Whether some link wants messages scattered.

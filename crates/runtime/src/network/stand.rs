@@ -224,7 +224,13 @@ impl Stand {
         let [bell, out_bell] = [(); 2].map(|()| Bell::new().expect("a descriptor"));
         let ends = Ends { inbox, bell: bell.clone(), outbox, out_bell, report: Arc::default() };
         let port = Port::new(Kind::Udp, Box::new(wire));
-        let hub = Hub::new(settings.clone(), ("here".into(), 1), (vec![port], Vec::new()), vec![domain], ends);
+        let hub = Hub::new(
+            settings.clone(),
+            ("here".into(), 1),
+            (vec![port], Arc::default(), Vec::new()),
+            vec![domain],
+            ends,
+        );
         let now = Duration::from_secs(1);
         let peer_config = path_config(&settings, 2, MAX_FRAME, true);
         let mut stand = Self {

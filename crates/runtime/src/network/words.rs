@@ -60,18 +60,10 @@ impl Hub {
         let address = self.hosts[host].address;
         let limit = self.ports[HOME].datapath.frame_limit(address);
         self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_frame_limit(limit));
-        let reach = self.reach();
+        let hello = self.hello();
         let one = &mut self.hosts[host];
         let gone = one.begin_control(Epoch::random());
         gone.into_iter().for_each(|token| drop(self.underway.release(token)));
-        let hello = wire::Hello {
-            protocol: HOST_PROTOCOL,
-            host: self.own_name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            datapaths: self.ports.iter().map(|port| port.kind.name().into()).collect(),
-            run: self.run.to_le_bytes().to_vec(),
-            reach,
-        };
         one.say(Body::Hello(hello), &mut self.underway);
         one.room_said = 0;
         let sources: Vec<_> =
@@ -85,6 +77,19 @@ impl Hub {
             }
         }
         self.serve_directory();
+    }
+
+    /// Who this host is and how it is reached.
+    pub(crate) fn hello(&self) -> wire::Hello {
+        let open = self.ports.iter().filter(|port| port.absent.is_none());
+        wire::Hello {
+            protocol: HOST_PROTOCOL,
+            host: self.own_name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            datapaths: open.map(|port| port.kind.name().into()).collect(),
+            run: self.run.to_le_bytes().to_vec(),
+            reach: self.reach(),
+        }
     }
 
     /// Tells the hosts how much each may have under way to this one: together no more than the socket holds, so that nothing is lost
@@ -140,7 +145,8 @@ impl Hub {
                 tracing::info!(host = one.name, address = %one.address, version = hello.version, "host found");
                 was.into_iter().for_each(|name| self.forget_name(name));
                 let one = &mut self.hosts[host];
-                one.greeted = true;
+                // Said again in one connection it tells how the host is reached now: its sinks and sources are what they were.
+                let again = std::mem::replace(&mut one.greeted, true) && one.run == run;
                 if one.run != run {
                     one.run = run;
                     one.began_anew();
@@ -149,7 +155,9 @@ impl Hub {
                 let asked: Vec<_> = self.hosts[host].requested.keys().copied().collect();
                 asked.into_iter().for_each(|epoch| self.try_accept(host, epoch));
                 self.hosts[host].offers = Some(hello.reach.iter().take(MAX_REACH).cloned().collect());
-                self.directory.heard(host, &body, now);
+                if !again {
+                    self.directory.heard(host, &body, now);
+                }
             }
             Body::Announce(announced) => {
                 let name = announced.name.as_deref();
@@ -219,6 +227,7 @@ impl Hub {
             }
             if remote.host == host && !remote.ending {
                 (remote.flows, remote.orphaned) = (remote.flows + 1, None);
+                remote.astray &= !about.gone;
                 let attached = remote.taps.iter().filter(|t| t.state == TapState::Open).map(|t| t.sink.to_bytes());
                 let words: Vec<_> = attached
                     .map(|sink| wire::Ready { epoch: epoch.to_bytes(), sink, join: 0, answer: false })

@@ -19,7 +19,7 @@ fn main() {
         [lose, repeat, delay, change, seed] => {
             let [lose_ppm, repeat_ppm, delay_ppm, change_ppm] = [lose, repeat, delay, change].map(|n| n as u32);
             let plan = Plan { lose_ppm, repeat_ppm, delay_ppm, change_ppm, cut: false };
-            Server::start_over(config, |_, datapath| Box::new(Faulty::new(datapath, plan, seed)))
+            Server::start_over(config, move |_, datapath| Box::new(Faulty::new(datapath, plan, seed)))
         }
         _ => Server::start(config),
     };

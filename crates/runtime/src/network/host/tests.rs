@@ -132,6 +132,7 @@ impl Rig {
                     self.words.extend(decode::<ToHost>(word).unwrap().body);
                 }
                 Event::Message { flow, message, .. } => {
+                    self.peer.consumed(flow, 1, 0);
                     self.peer.advance(flow, message.sequence);
                     self.arrived.push(message.sequence);
                 }

@@ -1,10 +1,18 @@
 //! A host that is reached over two datapaths of one kind besides UDP: one has an IPv4 address, the other an IPv6 one.
 
 use super::sources::{Speaker, announce};
+use super::tests::{attached, source, word};
 use super::*;
 use crate::network::lanes::{HOME, Lanes};
 use crate::rebind::Asked;
 use insane_wire::host as wire;
+use insane_wire::qos::Acceleration;
+
+fn accelerated() -> Qos {
+    let mut qos = Qos::default();
+    qos.set_acceleration(Acceleration::Preferred);
+    qos
+}
 
 /// The host's end of one of them.
 struct Beside {
@@ -19,12 +27,17 @@ impl Beside {
     /// Opens one in the runtime of a stand.
     fn new(stand: &mut Stand, own: &str, there: &str) -> Self {
         let [own, address] = [own, there].map(|text| Address::Ip(text.parse().unwrap()));
+        let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64 + 1, stand.now);
         let (to_host, from_host) = (Frames::default(), Frames::default());
-        let (to, from) = (to_host.clone(), from_host.clone());
-        let wire = Wire { own, to_host: to, from_host: from, stats: Stats::default() };
-        stand.hub.ports.push(Port::new(Kind::Xdp, Box::new(wire)));
-        let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64, stand.now);
-        Self { address, to_host, from_host, path, heard: Vec::new() }
+        let beside = Self { address, to_host, from_host, path, heard: Vec::new() };
+        stand.hub.ports.push(beside.port(own));
+        beside
+    }
+
+    /// The runtime's end.
+    fn port(&self, own: Address) -> Port {
+        let (to_host, from_host) = (self.to_host.clone(), self.from_host.clone());
+        Port::new(Kind::Xdp, Box::new(Wire { own, to_host, from_host, stats: Stats::default() }))
     }
 
     /// Takes what is sent to it, and answers.
@@ -81,10 +94,10 @@ fn a_stream_whose_datapath_fails_goes_over_the_other_of_its_kind() {
         assert!((HOME..3).all(|lane| stand.hub.hosts[0].lanes.is_up(lane)), "both stand");
         stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
         announce(&mut stand, number, 1, 5);
-        let mut source = Speaker::new(&mut stand, number, 4, 5);
-        source.open(&mut stand, 0, 4, 1, 5);
+        let mut speaker = Speaker::new(&mut stand, number, 4, 5);
+        speaker.open(&mut stand, 0, 4, 1, 5);
         pass(&mut stand, &mut besides);
-        source.emit(0, b"first");
+        speaker.emit(0, b"first");
         pass(&mut stand, &mut besides);
         let lanes = |stand: &Stand| {
             let open = stand.hub.hosts[0].flows.iter().flatten().filter(|flow| !flow.closing);
@@ -95,9 +108,124 @@ fn a_stream_whose_datapath_fails_goes_over_the_other_of_its_kind() {
         let now = stand.now;
         stand.hub.hosts[0].lanes.path(1).unwrap().disconnect(now);
         pass(&mut stand, &mut besides[1..]);
-        source.emit(0, b"second");
+        speaker.emit(0, b"second");
         pass(&mut stand, &mut besides[1..]);
         assert_eq!((lanes(&stand), &besides[1].heard[..]), (vec![2], &[b"second".to_vec()][..]), "{number}");
         assert_eq!(stand.hub.hosts[0].moves, 1, "and stays there");
     }
+}
+
+/// The datapath goes, and comes back; or comes for the first time.
+#[test]
+fn a_datapath_that_comes_back_has_its_streams_again() {
+    for (number, late) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut stand = Stand::new();
+        stand.hub.lost(0, stand.now);
+        let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
+        let mut besides = [Beside::new(&mut stand, own, there)];
+        let own = Address::Ip(own.parse().unwrap());
+        if late {
+            stand.hub.ports[1] = Port::absent(Kind::Xdp, "it comes later".into());
+        }
+        let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+        stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+        stand.restart();
+        stand.hub.hosts[0].offers = Some(vec![wire::Reach { kind: "xdp".into(), address: there.into() }]);
+        stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+        pass(&mut stand, &mut besides);
+        announce(&mut stand, number, 1, 5);
+        let mut speaker = Speaker::new(&mut stand, number, 4, 5);
+        speaker.open(&mut stand, 0, 4, 1, 5);
+        pass(&mut stand, &mut besides);
+        let lanes = |stand: &Stand| {
+            let open = stand.hub.hosts[0].flows.iter().flatten().filter(|flow| !flow.closing);
+            open.map(|flow| flow.number.lane).collect::<Vec<_>>()
+        };
+        assert_eq!(lanes(&stand), [usize::from(!late)], "{number}");
+        for round in 0..3 {
+            if !late || round > 0 {
+                let now = stand.now;
+                stand.hub.port_lost(1, "it was taken away".into(), now);
+                pass(&mut stand, &mut []);
+            }
+            assert_eq!(lanes(&stand), [HOME], "{number}, {round}");
+            let why = |stand: &Stand| stand.hub.choose(0, "any", accelerated()).effective.reasons.join("; ");
+            let said = if late && round == 0 { "has no xdp: it comes later" } else { "has no xdp: it was taken away" };
+            assert!(why(&stand).contains(said), "{}", why(&stand));
+            // What the host says meanwhile does not end the path, and is remembered.
+            stand.hub.hosts[0].offers = Some(vec![wire::Reach { kind: "xdp".into(), address: there.into() }]);
+            pass(&mut stand, &mut []);
+            let before = stand.heard.len();
+            let port = besides[0].port(own);
+            stand.hub.opened(1, port, "it is back".into());
+            for _ in 0..4 {
+                pass(&mut stand, &mut besides);
+            }
+            assert_eq!((lanes(&stand), why(&stand)), (vec![1], String::new()), "{number}, {round}");
+            let hello = |word: &Vec<u8>| {
+                let body = insane_wire::decode::<wire::ToHost>(word).ok().and_then(|word| word.body);
+                let reach = if let Some(wire::to_host::Body::Hello(hello)) = body { hello.reach } else { Vec::new() };
+                reach.iter().any(|one| one.address == own.to_string())
+            };
+            assert!(stand.heard[before..].iter().any(hello), "the host is told");
+            speaker.emit(0, b"by it");
+            pass(&mut stand, &mut besides);
+            assert_eq!(besides[0].heard.len(), round + 1);
+        }
+    }
+}
+
+/// The path is lost by which a source was to go on, while its flow over another stands, which then ends as it was to.
+#[test]
+fn a_source_whose_next_path_is_lost_goes_on_when_its_flow_before_has_ended() {
+    let mut stand = Stand::new();
+    stand.hub.lost(0, stand.now);
+    let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
+    let mut besides = [Beside::new(&mut stand, own, there)];
+    let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+    stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+    stand.restart();
+    stand.hub.offered(0, &[wire::Reach { kind: "xdp".into(), address: there.into() }], stand.now);
+    pass(&mut stand, &mut besides);
+    stand.sink(1, [1; 16], 5, true);
+    let about = source(1, 4, 5);
+    stand.say(&about);
+    let _players = attached(&mut stand);
+    let epoch = u128::from_le_bytes([4; 16]);
+    stand.open("default", epoch, 5, true);
+    let none = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 0, answer: true };
+    stand.say(&word(wire::to_host::Body::Ready(none)));
+    pass(&mut stand, &mut besides);
+    let state = |stand: &Stand| {
+        let one = &stand.hub.hosts[0];
+        let remotes = stand.hub.domains[0].remotes.iter().flatten();
+        (one.incoming.len(), one.requested.len(), remotes.map(|r| (r.number, r.ending)).collect::<Vec<_>>())
+    };
+    let (accepted, asked, known) = state(&stand);
+    assert_eq!((accepted, asked, known.len()), (1, 0, 1));
+    // It is about to move.
+    stand.say(&about);
+    let domain = stand.hub.domains[0].number;
+    besides[0].path.open(FlowSpec { domain, epoch, channel: 5, reliable: true, first: 1 });
+    pass(&mut stand, &mut besides);
+    assert_eq!(state(&stand), (1, 1, known.clone()));
+    let now = stand.now;
+    stand.hub.hosts[0].lanes.path(1).unwrap().disconnect(now);
+    stand.hub.events(0, now, None);
+    let before = *stand.flows.last().unwrap();
+    stand.peer.close(before);
+    pass(&mut stand, &mut []);
+    assert_eq!(state(&stand), (0, 0, known.clone()), "it is waited for");
+    // Now its host has found that out, too.
+    let Ok(wire::ToHost { body: Some(wire::to_host::Body::Source(said)) }) = insane_wire::decode(&about) else {
+        panic!()
+    };
+    stand.say(&word(wire::to_host::Body::Source(wire::Source { gone: true, ..said })));
+    stand.open("default", epoch, 5, true);
+    pass(&mut stand, &mut []);
+    assert_eq!(state(&stand), (1, 0, known));
+    let last = *stand.flows.last().unwrap();
+    stand.peer.close(last);
+    pass(&mut stand, &mut []);
+    assert_eq!(state(&stand), (0, 0, Vec::new()), "that was its end");
 }

@@ -42,6 +42,23 @@ fn what_a_host_says_is_acted_on_and_forgotten_with_it() {
 }
 
 #[test]
+fn a_hello_that_is_said_again_ends_no_sink() {
+    let mut stand = Stand::new();
+    let hello =
+        |run: u8| word(Body::Hello(wire::Hello { host: "there".into(), run: vec![run; 16], ..Default::default() }));
+    stand.say(&hello(8));
+    stand.say(&announce(3, 5));
+    let before = stand.holds();
+    assert_eq!(before.in_the_core, 1);
+    stand.say(&hello(8));
+    stand.pass(Duration::from_secs(1));
+    assert_eq!((stand.holds(), stand.strays()), (before, 0));
+    // Of another runtime it is news.
+    stand.say(&hello(9));
+    assert_eq!(stand.holds().in_the_core, 0);
+}
+
+#[test]
 fn words_that_are_malformed_unknown_or_about_nothing_are_counted() {
     let mut stand = Stand::new();
     // Malformed; of a newer version, with a field that is not known yet; a channel whose name has another id.

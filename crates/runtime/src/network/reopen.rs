@@ -1,0 +1,338 @@
+//! Datapaths that come later, or go and come back: one whose device was not there at the start, whose interface was taken away, or whose
+//! plug-in has failed.
+//!
+//! A port keeps its number, and the paths over it stay, as over an interface that is down: flows move to other paths, and back. Opening
+//! blocks, so each datapath beside kernel UDP has a thread that does nothing else, and sleeps while the datapath is there. It tries at
+//! once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
+//! appears; never twice within a second, so that an interface that flaps moves streams no oftener than that.
+//!
+//! What was lost stays as long as somebody has a frame that it has lent: memory is let go of when nobody can read it any more. Until then what
+//! comes in its place lends nothing, so that no more than one of each is kept, whatever sessions do.
+
+use crate::config::Kind;
+use crate::network::hub::Hub;
+use crate::network::lanes::HOME;
+use crate::network::ports::{Interface, Opening, Port, States, note};
+use crate::network::{Bell, ToNetwork};
+use insane_datapath::Datapath;
+use insane_wire::host::to_host::Body;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// The shortest time between two attempts, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// How often it is looked whether an interface is there while it is waited for.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What the thread of a datapath is told. It ends when nobody can tell it anything any more.
+pub(crate) enum Order {
+    /// Nobody needs this any more; closing it takes long.
+    Close(Box<dyn Datapath>),
+    /// It is gone, to be opened anew.
+    Open,
+}
+
+/// When to try next.
+#[derive(Debug)]
+struct Rhythm {
+    tried: Option<Duration>,
+    pause: Duration,
+    /// The interface's number at the last attempt.
+    seen: Option<u32>,
+}
+
+impl Rhythm {
+    fn new() -> Self {
+        Self { tried: None, pause: Duration::ZERO, seen: None }
+    }
+
+    /// Whether it is time; `there` is the number of the interface, if there is one.
+    fn is_due(&self, now: Duration, there: Option<u32>) -> bool {
+        let Some(tried) = self.tried else { return true };
+        let pause = if there.is_some() && there != self.seen { PAUSE.0 } else { self.pause };
+        now.saturating_sub(tried) >= pause
+    }
+
+    /// It is tried.
+    fn try_at(&mut self, now: Duration, there: Option<u32>) {
+        self.pause = (self.pause * 2).clamp(PAUSE.0, PAUSE.1);
+        (self.tried, self.seen) = (Some(now), there);
+    }
+
+    /// It was open, and is gone.
+    fn begin_anew(&mut self) {
+        self.pause = PAUSE.0;
+    }
+}
+
+/// Starts the thread of a datapath, which is tried at once if it is `absent`.
+pub(crate) fn start(
+    opening: Opening,
+    absent: bool,
+    states: States,
+    network: (Sender<ToNetwork>, Bell),
+) -> std::io::Result<Sender<Order>> {
+    let (to, orders) = channel();
+    let thread = std::thread::Builder::new().name("insane-open".into());
+    thread.spawn(move || serve(&opening, absent, &states, &network, &orders))?;
+    Ok(to)
+}
+
+fn serve(
+    opening: &Opening,
+    mut absent: bool,
+    states: &States,
+    (to, bell): &(Sender<ToNetwork>, Bell),
+    orders: &Receiver<Order>,
+) {
+    let (start, number) = (Instant::now(), opening.at + 1);
+    let interface =
+        Some(&opening.settings.interface).filter(|name| !name.is_empty()).and_then(|name| Interface::new(name));
+    let there = || interface.as_ref().and_then(Interface::now);
+    let mut rhythm = Rhythm::new();
+    if absent {
+        // It was tried just now.
+        rhythm.try_at(Duration::ZERO, there());
+    }
+    loop {
+        let order =
+            if absent { orders.recv_timeout(LOOK) } else { orders.recv().map_err(|_| RecvTimeoutError::Disconnected) };
+        match order {
+            Ok(Order::Close(mut datapath)) => datapath.close(),
+            Ok(Order::Open) => {
+                absent = true;
+                rhythm.begin_anew();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let (now, index) = (start.elapsed(), there());
+        if !absent || !rhythm.is_due(now, index) {
+            continue;
+        }
+        rhythm.try_at(now, index);
+        match opening.open() {
+            Ok((port, chosen)) => {
+                absent = false;
+                if to.send(ToNetwork::Opened(number, Box::new(port), chosen)).is_err() {
+                    return;
+                }
+                bell.ring();
+            }
+            Err(e) => {
+                let reason = e.to_string();
+                note(states, number, |state| {
+                    state.tries += 1;
+                    if state.is.as_ref().err() != Some(&reason) {
+                        tracing::warn!(
+                            kind = state.kind.name(),
+                            interface = state.interface,
+                            reason,
+                            "datapath absent"
+                        );
+                    }
+                    state.is = Err(reason);
+                });
+            }
+        }
+    }
+}
+
+/// A port that is gone, of which somebody still has frames.
+pub(crate) struct Retired {
+    number: usize,
+    port: Port,
+}
+
+impl Hub {
+    /// Looks which ports are gone. A system call or two for each.
+    pub(crate) fn look_after_ports(&mut self, now: Duration) {
+        for number in 0..self.ports.len() {
+            let port = &mut self.ports[number];
+            match if port.absent.is_none() { port.lost() } else { None } {
+                None => {}
+                Some(why) if number == HOME => self.open_home(&why),
+                Some(why) => self.port_lost(number, why, now),
+            }
+        }
+        self.tend_retired();
+    }
+
+    /// Kernel UDP must be opened afresh, which takes microseconds. Until its address is there again it is tried with each look.
+    fn open_home(&mut self, why: &str) {
+        let home = &mut self.ports[HOME].datapath;
+        home.close();
+        let result = home.open();
+        note(&self.states, HOME, |state| match &result {
+            Ok(()) => {
+                tracing::info!(why, "kernel UDP open again");
+                state.losses += 1;
+                (state.is, state.tries) = (Ok("kernel UDP".into()), 0);
+            }
+            Err(e) => {
+                state.tries += 1;
+                state.is = Err(e.to_string());
+            }
+        });
+        if result.is_ok() {
+            self.tell_limits(HOME);
+        }
+    }
+
+    /// A port does not work any more: its streams go elsewhere, and it is opened anew.
+    pub(crate) fn port_lost(&mut self, number: usize, why: String, now: Duration) {
+        let kind = self.ports[number].kind;
+        tracing::warn!(kind = kind.name(), why, "datapath lost");
+        note(&self.states, number, |state| {
+            state.losses += 1;
+            (state.is, state.tap, state.tries) = (Err(why.clone()), None, 0);
+        });
+        let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why));
+        self.domains.iter_mut().for_each(|domain| domain.borrow_no_more(port.lender));
+        for host in 0..self.hosts.len() {
+            self.hosts[host].lanes.path(number).into_iter().for_each(|path| path.disconnect(now));
+            self.events(host, now, None);
+            // Those that moved before this was known have been told another reason.
+            let accounts: Vec<usize> = (0..self.hosts[host].accounts.len()).collect();
+            self.tell_moved(host, &accounts);
+        }
+        if [Kind::Dpdk, Kind::Plugin].contains(&kind) {
+            // What it has lent stays when it is closed, and two of one name cannot be.
+            let closed = Port::absent(kind, String::new()).datapath;
+            self.order(number, Order::Close(std::mem::replace(&mut port.datapath, closed)));
+        }
+        self.retired.push(Retired { number, port });
+        self.tend_retired();
+        self.order(number, Order::Open);
+    }
+
+    fn order(&self, number: usize, order: Order) {
+        // It ends after this side alone.
+        let opener = number.checked_sub(HOME + 1).and_then(|at| self.openers.get(at));
+        if let Some(opener) = opener {
+            let _ = opener.send(order);
+        }
+    }
+
+    /// Lets go of what is gone and nobody has anything of any more.
+    fn tend_retired(&mut self) {
+        for Retired { number, mut port } in std::mem::take(&mut self.retired) {
+            port.loans.returned(&mut port.rx.back);
+            if port.loans.out() > 0 {
+                self.retired.push(Retired { number, port });
+                continue;
+            }
+            // It takes back what it has lent; nothing else is wanted any more.
+            port.rx.lend = false;
+            port.datapath.receive(&mut port.rx, None);
+            self.domains.iter_mut().for_each(|domain| domain.forget_lender(port.lender));
+            self.order(number, Order::Close(port.datapath));
+            self.lend_out(number);
+        }
+    }
+
+    /// Shows the domain what a port lends out of, unless somebody has still something of its predecessor.
+    pub(crate) fn lend_out(&mut self, number: usize) {
+        // What a port lends is for those to see who may see all of it.
+        let [domain] = &mut self.domains[..] else { return };
+        let port = &mut self.ports[number];
+        if port.may_lend == 0 || port.most_lent > 0 || self.retired.iter().any(|retired| retired.number == number) {
+            return;
+        }
+        port.lender = self.next_lender;
+        self.next_lender += 1;
+        match domain.borrow_from(port.lender, &port.datapath.lends()) {
+            Ok(()) => port.most_lent = port.may_lend,
+            Err(e) => {
+                tracing::warn!(datapath = port.kind.name(), error = %e, "what it would lend cannot be shown: it is copied");
+                domain.borrow_no_more(port.lender);
+                domain.forget_lender(port.lender);
+                port.may_lend = 0;
+            }
+        }
+    }
+
+    /// A port is open again, or at last: it is sought by and for all hosts that have its kind, and streams come to it as paths stand.
+    pub(crate) fn opened(&mut self, number: usize, port: Port, chosen: String) {
+        let now = self.now();
+        tracing::info!(kind = port.kind.name(), chosen, "datapath is back");
+        note(&self.states, number, |state| {
+            (state.is, state.tap, state.tries) = (Ok(chosen), Some(port.tap.clone()), 0);
+        });
+        self.ports[number] = port;
+        self.lend_out(number);
+        self.tell_limits(number);
+        self.pass_on();
+        for host in 0..self.hosts.len() {
+            // Others say how they are reached with their next connection.
+            if self.hosts[host].is_connected() {
+                let reach = std::mem::take(&mut self.hosts[host].reach);
+                self.offered_by(number, host, &reach, now);
+                self.hosts[host].reach = reach;
+                let hello = self.hello();
+                self.hosts[host].say(Body::Hello(hello), &mut self.underway);
+                // Runtimes that do not know of a second hello take it for that of a new connection, which names all sinks.
+                self.directory.connected(host);
+            }
+        }
+        self.pass_on();
+    }
+
+    /// Frames of another length may go by a port now, and come.
+    fn tell_limits(&mut self, number: usize) {
+        let datapath = &mut self.ports[number].datapath;
+        let most = u32::try_from(datapath.capabilities().max_frame).unwrap_or(u32::MAX);
+        for lane in self.hosts.iter_mut().filter_map(|host| host.lanes.lane(number)) {
+            lane.path.set_frame_limit(datapath.frame_limit(lane.address));
+            if number != HOME {
+                lane.path.set_max_frame(most);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When it is tried in so many seconds; `there` says which interface is there when.
+    fn tries(rhythm: &mut Rhythm, seconds: std::ops::Range<u64>, there: impl Fn(Duration) -> Option<u32>) -> Vec<u64> {
+        let mut all = Vec::new();
+        for now in (seconds.start * 1000..seconds.end * 1000).step_by(100).map(Duration::from_millis) {
+            if rhythm.is_due(now, there(now)) {
+                rhythm.try_at(now, there(now));
+                all.push(now.as_millis() as u64);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_tried_less_and_less_often_but_for_ever() {
+        let all = tries(&mut Rhythm::new(), 0..181, |_| None);
+        assert_eq!(all, [0, 1, 3, 7, 15, 31, 61, 91, 121, 151].map(|second| second * 1000));
+    }
+
+    #[test]
+    fn an_interface_that_appears_is_tried_at_once_and_one_that_flaps_once_a_second() {
+        // It comes long after the last attempt.
+        let appears = |now: Duration| (now.as_millis() >= 20_300).then_some(7);
+        assert_eq!(tries(&mut Rhythm::new(), 0..30, appears), [0, 1000, 3000, 7000, 15_000, 20_300]);
+        // Another one every 200 ms.
+        let flaps = |now: Duration| u32::try_from(now.as_millis() / 200).ok();
+        assert_eq!(tries(&mut Rhythm::new(), 0..5, flaps), [0, 1000, 2000, 3000, 4000]);
+    }
+
+    #[test]
+    fn what_was_open_is_tried_at_once_when_it_goes_but_never_twice_in_a_second() {
+        let mut rhythm = Rhythm::new();
+        assert_eq!(tries(&mut rhythm, 0..20, |_| None).last(), Some(&15_000));
+        // That succeeded; it goes after five seconds, and again half a second after it was back.
+        rhythm.begin_anew();
+        assert!(rhythm.is_due(Duration::from_secs(20), Some(1)));
+        rhythm.try_at(Duration::from_secs(20), Some(1));
+        rhythm.begin_anew();
+        assert_eq!(tries(&mut rhythm, 20..24, |_| Some(2)), [21_000, 23_000]);
+    }
+}

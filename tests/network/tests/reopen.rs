@@ -1,0 +1,195 @@
+//! Datapaths that come later, or go and come back while the runtime works: interfaces that are made again, at the start or under load,
+//! and a plug-in's object that is not there yet. Without root: SKIPPED.
+
+use insane::{Qos, Reliability, SinkOptions};
+use insane_tests_host::Watchdog;
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
+use insane_tests_network::load::{are_whole, flows, numbers};
+use insane_tests_network::{LIMIT, Process, eventually, law, law_holds, reliable, status};
+use std::path::Path;
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(240);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
+
+/// Takes a cable away, at both ends.
+fn take_away(cables: &Cables, device: &str) {
+    cables.0.ip(0, &format!("link del {device}")).expect("it is there");
+}
+
+/// Makes it again as it was.
+fn make_again(cables: &Cables, device: &str) {
+    let there = cables.0.name(1);
+    cables.0.ip(0, &format!("link add {device} type veth peer name {device} netns {there}")).expect("it can be made");
+    let net = if device == "veth0" { 95 } else { 96 };
+    for end in 0..2 {
+        cables.0.ip(end, &format!("addr add 10.{net}.0.{}/24 dev {device}", end + 1)).expect("an address");
+        cables.0.ip(end, &format!("link set {device} up")).expect("it goes up");
+    }
+}
+
+/// What a runtime says of the datapath beside kernel UDP.
+fn datapath(session: &insane::Session) -> serde_json::Value {
+    status(session)["network"]["datapaths"][1].clone()
+}
+
+/// A stream that runs goes elsewhere when the cable is taken away and comes back when it is made again, so many times.
+fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| library.into_iter().for_each(|library| on_dpdk(config, library)))
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", kind);
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let mut held = Vec::new();
+    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
+        for round in 0..rounds {
+            flows(seen, &a);
+            take_away(&cables, "veth1");
+            goes_over(&stream, "host-1", "udp");
+            let reasons = || towards(&stream, "host-1").reasons;
+            let said = format!("host-0 has no {kind}: ");
+            assert!(eventually(|| reasons().iter().any(|reason| reason.contains(&said))), "{:?}", reasons());
+            flows(seen, &a);
+            make_again(&cables, "veth1");
+            goes_over(&stream, "host-1", kind);
+            let report = datapath(&a);
+            assert_eq!((report["state"].as_str(), report["losses"].as_u64()), (Some("open"), Some(round + 1)));
+            assert!(eventually(|| datapath(&b)["losses"] == report["losses"]), "{}", datapath(&b));
+            // The move is through: nothing of it waits for the other path any more.
+            let flows_out = || status(&a)["network"]["hosts"][0]["flows_out"].as_u64();
+            assert!(eventually(|| flows_out() == Some(1)), "{}", law(&a));
+            // What one round takes is known after two of them.
+            if round == 1 || round + 1 == rounds {
+                held.push([&one, &two].map(Process::holds));
+            }
+        }
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, reliable, &a);
+    let (first, last) = (&held[0], &held[held.len() - 1]);
+    for (before, after) in first.iter().zip(last) {
+        // A descriptor or two may be on its way between the sessions and the runtime. Receive memory has 8 MiB.
+        assert!(after.descriptors <= before.descriptors + 2, "{held:?}");
+        assert!(after.resident_kib < before.resident_kib + (24 << 10), "{held:?}");
+    }
+    if kind == "xdp" {
+        assert!((0..2).all(|end| cables.has_program(end)));
+        drop((one, two));
+        assert!(!(0..2).any(|end| cables.has_program(end)), "a program is left");
+    }
+}
+
+#[test]
+fn a_reliable_stream_comes_back_to_an_interface_that_is_made_again_twenty_times() {
+    let _watchdog = Watchdog::start("comes back", TEST);
+    comes_back(accelerated(reliable()), 20, "xdp", None);
+}
+
+#[test]
+fn a_stream_comes_back_to_dpdk_on_an_interface_that_is_made_again() {
+    let _watchdog = Watchdog::start("dpdk comes back", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    comes_back(unsparing(reliable()), 4, "dpdk", Some(&library));
+}
+
+#[test]
+fn a_runtime_that_started_before_its_interface_takes_it_when_it_is_there() {
+    let _watchdog = Watchdog::start("before its interface", TEST);
+    let Some(cables) = Cables::new() else { return };
+    take_away(&cables, "veth1");
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "udp");
+    let there = || datapath(&a)["text"].as_str().unwrap_or_default().to_owned();
+    assert!(eventually(|| there().contains("there is no interface veth1") && there().contains("times, and it will")));
+    let doctor = a.report("doctor").unwrap();
+    assert!(doctor.contains("xdp on veth1 at 10.96.0.100/24: absent") && doctor.contains("tried again by itself"));
+    let (sent, got) = numbers(&source, &sink, true, |seen| {
+        flows(seen, &a);
+        make_again(&cables, "veth1");
+        goes_over(&stream, "host-1", "xdp");
+        assert!(towards(&stream, "host-1").reasons.is_empty());
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, true, &a);
+    assert_eq!((datapath(&a)["state"].as_str(), datapath(&a)["losses"].as_u64()), (Some("open"), Some(0)));
+    // Who connects now is told of it, too.
+    drop((stream, source, sink));
+    let mut two = two;
+    two.again();
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "later");
+    goes_over(&stream, "host-1", "xdp");
+    source.send(b"over xdp").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"over xdp");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn kernel_udp_goes_on_when_its_interface_is_made_again() {
+    let _watchdog = Watchdog::start("home", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, reliable(), "c");
+    goes_over(&stream, "host-1", "udp");
+    let (sent, got) = numbers(&source, &sink, true, |seen| {
+        for _ in 0..3 {
+            flows(seen, &a);
+            take_away(&cables, "veth0");
+            std::thread::sleep(Duration::from_millis(200));
+            make_again(&cables, "veth0");
+        }
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, true, &a);
+    assert_eq!(status(&a)["network"]["datapaths"][0]["losses"].as_u64(), Some(3));
+}
+
+/// What a session keeps of the memory of an interface that is gone stays what it is, until it lets go of it.
+#[test]
+fn messages_in_frames_outlive_their_interface_and_their_memory_goes_with_them() {
+    let _watchdog = Watchdog::start("in frames", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let qos = accelerated(reliable());
+    let options = SinkOptions { scattered: true, ..SinkOptions::default() };
+    let sink = b.stream(qos).unwrap().sink_with("c", options).unwrap();
+    let stream = a.stream(qos).unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{}", law(&a));
+    let payload = |number: usize| (0..64 << 10).map(|at| (at * 31 + number * 7 + at / 251) as u8).collect::<Vec<u8>>();
+    let pass = |number| {
+        source.send(&payload(number)).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{number}: {e}; {}", law(&a)));
+        assert!(message.to_vec() == payload(number), "message {number} differs");
+        message
+    };
+    goes_over(&stream, "host-1", "xdp");
+    assert!(eventually(|| pass(0).pieces().len() > 1), "{}", status(&b));
+    let mut resident = Vec::new();
+    for round in 0..6 {
+        let kept = pass(1);
+        assert!(kept.pieces().len() > 1);
+        take_away(&cables, "veth1");
+        goes_over(&stream, "host-1", "udp");
+        make_again(&cables, "veth1");
+        goes_over(&stream, "host-1", "xdp");
+        // As long as one has something of the old memory nothing of the new one is lent: so there are no more than two.
+        for _ in 0..20 {
+            assert_eq!(pass(2).pieces().len(), 1);
+        }
+        assert!(kept.to_vec() == payload(1), "what was kept has changed");
+        drop(kept);
+        assert!(eventually(|| pass(3).pieces().len() > 1), "{round}: {}", status(&b));
+        resident.push(two.holds());
+    }
+    let (first, last) = (&resident[1], &resident[5]);
+    assert!(last.descriptors <= first.descriptors + 2, "{resident:?}");
+    assert!(last.resident_kib < first.resident_kib + (24 << 10), "{resident:?}");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
