@@ -26,7 +26,7 @@ pub(crate) enum ConfigCommand {
         /// The file.
         file: PathBuf,
     },
-    /// Print the shipped file, in which every key is explained.
+    /// Print the shipped file, in which every key is explained; with --json its keys and values.
     Default,
 }
 
@@ -133,20 +133,23 @@ fn network(network: &Value) -> Outcome {
         }
     }
     for h in list(network, "hosts") {
-        let paths = list(h, "paths").iter().map(|p| {
-            let [size, most] = ["frame_bytes", "most_frame_bytes"].map(|key| p[key].as_u64().unwrap_or(0));
-            let up = match p["connected"] == true {
-                true if size < most => format!(
-                    "connected, frames of {size} bytes: those of up to {most} that the interfaces take do not pass"
-                ),
-                true => format!("connected, frames of {size} bytes"),
-                false => "not connected".to_owned(),
-            };
-            format!("{} {} {up}", text(p, "datapath"), text(p, "address"))
-        });
+        let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
     }
     Ok(())
+}
+
+/// A path to another host, and what it carries.
+fn path_in_words(path: &Value) -> String {
+    let [size, most] = ["frame_bytes", "most_frame_bytes"].map(|key| path[key].as_u64().unwrap_or(0));
+    let state = match path["connected"] == true {
+        true if size < most => {
+            format!("connected, frames of {size} bytes: those of up to {most} that the interfaces take do not pass")
+        }
+        true => format!("connected, frames of {size} bytes"),
+        false => "not connected".to_owned(),
+    };
+    format!("{} {} {state}", text(path, "datapath"), text(path, "address"))
 }
 
 impl Doctor {
@@ -169,6 +172,12 @@ impl Doctor {
 impl ConfigCommand {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
         match self {
+            Self::Default if context.json => {
+                // Every key with its value; what explains them is comments, which JSON has not.
+                let config = Config::parse(DEFAULT_FILE).map_err(|why| Failure::usage(why.to_string()))?;
+                say!("{}", serde_json::to_value(&config).map_err(|why| Failure::usage(why.to_string()))?);
+                Ok(())
+            }
             Self::Default => {
                 say!("{}", DEFAULT_FILE.trim_end());
                 Ok(())
@@ -200,5 +209,19 @@ mod tests {
             (text(&report, "pid"), text(&report, "none"), plain(&report["name"])),
             (String::new(), String::new(), None)
         );
+    }
+
+    #[test]
+    fn a_path_that_carries_less_than_the_interfaces_take_says_so() {
+        let path = |connected: bool, size: u32| {
+            let path = serde_json::json!({
+                "datapath": "udp", "address": "10.0.0.2:7400", "connected": connected, "frame_bytes": size, "most_frame_bytes": 8968,
+            });
+            path_in_words(&path)
+        };
+        assert_eq!(path(false, 1472), "udp 10.0.0.2:7400 not connected");
+        assert_eq!(path(true, 8968), "udp 10.0.0.2:7400 connected, frames of 8968 bytes");
+        let less = "frames of 1472 bytes: those of up to 8968 that the interfaces take do not pass";
+        assert_eq!(path(true, 1472), format!("udp 10.0.0.2:7400 connected, {less}"));
     }
 }

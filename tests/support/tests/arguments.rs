@@ -466,6 +466,19 @@ fn output_that_nobody_reads_is_a_failure_and_no_panic() {
 }
 
 #[test]
+fn the_shipped_configuration_is_json_where_json_is_asked_for() {
+    let insane = program("insane-cli", "insane");
+    let said = |arguments: &[&str]| run(Command::new(&insane).args(arguments), HANGS);
+    let (plain, json) = (said(&["config", "default"]), said(&["--json", "config", "default"]));
+    assert_eq!((plain.code(), json.code()), (0, 0), "{plain:?} {json:?}");
+    let keys: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    for key in ["runtime", "quota", "memory", "wait"] {
+        assert!(plain.out.contains(&format!("[{key}]")) && keys[key].is_object(), "{key}: {keys}");
+    }
+    assert_eq!(keys["wait"]["cpu_latency_knob"], plain.out.contains("cpu_latency_knob = true"));
+}
+
+#[test]
 fn insaned_serves_where_applications_look() {
     let insaned = program("insaned", "insaned");
     let said = |arguments: &[&str], socket: &str| {
