@@ -58,12 +58,13 @@ impl Switched {
     }
 }
 
-/// The size of frames that is in use to the only other host over a datapath, and what the interfaces take.
+/// The size of frames that is in use to the only other host over a datapath, and what the interfaces take; 0 as long as no report says
+/// it.
 fn sizes(session: &Session, datapath: &str) -> (u64, u64) {
     let status = status(session);
     let paths = status["network"]["hosts"][0]["paths"].as_array().cloned().unwrap_or_default();
-    let path = paths.iter().find(|path| path["datapath"] == datapath).expect("a path");
-    let number = |key: &str| path[key].as_u64().expect("a number");
+    let path = paths.iter().find(|path| path["datapath"] == datapath);
+    let number = |key: &str| path.map_or(0, |path| path[key].as_u64().expect("a number"));
     (number("frame_bytes"), number("most_frame_bytes"))
 }
 
