@@ -281,7 +281,7 @@ impl InFlow {
         index: u64,
         message: Message,
         lies: Lies,
-        hold: impl FnOnce(usize) -> Option<Lies>,
+        hold: impl FnOnce() -> Option<u64>,
         mut hand_on: impl FnMut(Message, Lies),
     ) -> Whole {
         if !self.open.reliable {
@@ -294,9 +294,9 @@ impl InFlow {
             if let Lies::Frame { len, .. } = lies {
                 // The rest of what is kept of it is small, and so many messages are allowed at a time.
                 let fits = self.held_bytes + bytes <= self.held_limit;
-                let Some(kept) = fits.then(|| hold(len)).flatten() else { return Whole::NoRoom };
+                let Some(token) = fits.then(hold).flatten() else { return Whole::NoRoom };
                 self.held_bytes += bytes;
-                lies = kept;
+                lies = Lies::Frame { token, at: 0, len };
             }
             self.takes_credit(bytes, bytes);
             self.held.insert(index, (message, lies));

@@ -286,7 +286,7 @@ impl Path {
             incoming.came(index, 1);
             events.insert(at, Event::Message { flow, message, lies });
         } else {
-            let hold = |len| Some(Lies::Frame { token: store.hold(flow, in_frame)?, at: 0, len });
+            let hold = || store.hold(flow, in_frame);
             became = incoming.whole(index, message, lies, hold, |message, lies| {
                 events.push_back(Event::Message { flow, message, lies });
             });
@@ -381,10 +381,7 @@ impl Path {
             forget_parts(&mut self.unfinished, events, incoming, (index, 1));
             let message = Message { index: index as u32, sequence, ..head };
             let lies = Lies::Frame { token, at: payload.at, len: payload.len };
-            let hold = |len| {
-                let bytes = frame.get(payload.range()).unwrap_or(&[]);
-                Some(Lies::Frame { token: store.hold(flow, bytes)?, at: 0, len })
-            };
+            let hold = || store.hold(flow, frame.get(payload.range()).unwrap_or(&[]));
             let became = incoming.whole(index, message, lies, hold, |message, lies| {
                 events.push_back(Event::Message { flow, message, lies });
             });

@@ -7,7 +7,7 @@ use crate::core::Conn;
 use crate::network::NetworkError;
 use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
-use crate::network::intake::{Intake, Source};
+use crate::network::intake::{Intake, Sink, Source};
 use crate::network::kept::Waiting;
 use crate::network::matches::{Matches, Wanted};
 use crate::network::outlet::{Outlet, Remote, TapState};
@@ -423,18 +423,21 @@ impl Domain {
     /// As [`Self::detach`], unless its source was told already, or has ended the flow by itself: each is told once, so that what it says
     /// to that is not taken for the end of a flow that it opens afterwards.
     pub(crate) fn withdraw(&mut self, link: usize, source: u32, sink: SinkId) {
-        let of = self.intakes[link].as_ref().and_then(|intake| intake.sources.get(&source));
-        let mut sinks = of.into_iter().flat_map(|of| of.routes.iter()).flat_map(|route| route.sinks.iter());
-        if sinks.any(|s| s.id == sink && s.end.is_none() && !s.detached) {
+        if self.flows_to(link, source, sink).any(|s| s.end.is_none() && !s.detached) {
             self.detach(link, source, sink);
         }
     }
 
     /// Whether a flow of a source to a sink has ended, or its source was told that it has, and what was emitted for it is not all taken.
     pub(crate) fn is_ending(&self, link: usize, source: u32, sink: SinkId) -> bool {
+        self.flows_to(link, source, sink).any(|s| s.end.is_some() || s.detached)
+    }
+
+    /// What a source of a link has of a sink of another host.
+    fn flows_to(&self, link: usize, source: u32, sink: SinkId) -> impl Iterator<Item = &Sink> {
         let of = self.intakes[link].as_ref().and_then(|intake| intake.sources.get(&source));
-        let mut sinks = of.into_iter().flat_map(|of| of.routes.iter()).flat_map(|route| route.sinks.iter());
-        sinks.any(|s| s.id == sink && (s.end.is_some() || s.detached))
+        let sinks = of.into_iter().flat_map(|of| of.routes.iter()).flat_map(|route| route.sinks.iter());
+        sinks.filter(move |s| s.id == sink)
     }
 
     /// The source of a link under its number, new if it is not known.

@@ -69,9 +69,7 @@ impl Hub {
         }
         let Some(intake) = self.domains[domain].intakes[link].as_mut() else { return false };
         let polled = intake.consumer.poll();
-        let alone = polled
-            .as_ref()
-            .is_ok_and(|polled| polled.as_ref().is_some_and(|delivery| self.send_at_once(domain, link, now, delivery)));
+        let alone = matches!(&polled, Ok(Some(delivery)) if self.send_at_once(domain, link, now, delivery));
         let taken = if alone { 1 } else { self.take_burst(domain, link, now, polled) };
         if let Some(intake) = self.domains[domain].intakes[link].as_mut() {
             intake.allowance = intake.allowance.saturating_sub(taken as u64);

@@ -128,6 +128,15 @@ fn attach(stand: &mut Stand, epoch: u8, sink: u8) {
     stand.say(&word(number));
 }
 
+/// A session of this number that has a flow to the host's one sink, with its stand.
+fn speaking(number: u64) -> (Stand, Speaker) {
+    let mut stand = Stand::new();
+    announce(&mut stand, number, 1, 5);
+    let mut session = Speaker::new(&mut stand, number, VICTIM, 5);
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    (stand, session)
+}
+
 /// Whether each source's messages go to a flow of its own.
 fn routes_are_right(stand: &Stand) -> bool {
     let intakes = stand.hub.domains[0].intakes.iter().enumerate();
@@ -227,10 +236,7 @@ fn a_flow_that_is_opened_before_the_core_was_heard_is_not_lost() {
 
 #[test]
 fn a_link_is_held_when_its_host_has_enough_and_seldom_asked_whether_it_has() {
-    let mut stand = Stand::new();
-    announce(&mut stand, 0, 1, 5);
-    let mut session = Speaker::new(&mut stand, 0, VICTIM, 5);
-    session.open(&mut stand, 0, VICTIM, 1, 5);
+    let (mut stand, mut session) = speaking(0);
     let intake = |stand: &Stand| {
         let intake = stand.hub.domains[0].intakes.iter().flatten().next().expect("a link");
         (intake.held, intake.allowance, intake.consumer.ready())
@@ -261,9 +267,7 @@ fn a_link_is_held_when_its_host_has_enough_and_seldom_asked_whether_it_has() {
 
 #[test]
 fn what_a_host_reports_of_a_sink_that_was_given_up_is_not_counted_for_the_next() {
-    let mut stand = Stand::new();
-    announce(&mut stand, 1, 1, 5);
-    let mut session = Speaker::new(&mut stand, 1, VICTIM, 5);
+    let (mut stand, mut session) = speaking(1);
     let account = |stand: &Stand| {
         let one = &stand.hub.hosts[0];
         let key = (Epoch(u128::from_le_bytes([VICTIM; 16])), SinkId(u128::from_le_bytes([1; 16])));
@@ -276,7 +280,6 @@ fn what_a_host_reports_of_a_sink_that_was_given_up_is_not_counted_for_the_next()
         let report = wire::Report { epoch, sink, delivered, join, ..Default::default() };
         stand.say(&encode(&ToHost { body: Some(Body::Report(report)) }));
     };
-    session.open(&mut stand, 0, VICTIM, 1, 5);
     (0..5).for_each(|_| session.emit(0, b"old"));
     stand.pass(Duration::from_millis(50));
     let (first, _) = account(&stand).expect("an account");
@@ -317,10 +320,7 @@ fn what_a_host_reports_of_a_sink_that_was_given_up_is_not_counted_for_the_next()
 
 #[test]
 fn a_link_is_searched_for_flows_that_are_over_only_if_there_may_be_some() {
-    let mut stand = Stand::new();
-    announce(&mut stand, 0, 1, 5);
-    let mut session = Speaker::new(&mut stand, 0, VICTIM, 5);
-    session.open(&mut stand, 0, VICTIM, 1, 5);
+    let (mut stand, mut session) = speaking(0);
     stand.pass(Duration::from_millis(10));
     let intake = |stand: &Stand| {
         let intake = stand.hub.domains[0].intakes.iter().flatten().next().expect("a link");
