@@ -285,6 +285,11 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// How often a long test does what it does; Miri is some hundred times slower.
+    const fn times(all: u32) -> u32 {
+        if cfg!(miri) { all / 50 } else { all }
+    }
+
     /// A path with a clock: what it carries changes, and what was asked is kept.
     struct Link {
         sizes: Sizes,
@@ -371,7 +376,7 @@ mod tests {
     fn losses_that_have_another_reason_change_nothing_and_are_asked_about_seldom() {
         let mut link = Link::new(8972, usize::MAX);
         link.pass(SECOND);
-        for _ in 0..10_000 {
+        for _ in 0..times(10_000) {
             link.sizes.doubt(link.now, 8968);
             link.pass(MS);
         }
@@ -411,7 +416,7 @@ mod tests {
     #[test]
     fn a_path_that_flaps_is_not_followed_each_time() {
         let mut link = Link::new(8972, usize::MAX);
-        for n in 0..7200u32 {
+        for n in 0..times(7200) {
             link.carries = if n % 8 < 2 { 1472 } else { usize::MAX };
             for _ in 0..10 {
                 if link.carries < link.sizes.using() {
@@ -428,7 +433,7 @@ mod tests {
     /// not asked more than so often.
     #[test]
     fn whatever_a_peer_answers_sizes_and_questions_are_bounded() {
-        for seed in 0..200u64 {
+        for seed in 0..u64::from(times(200)) {
             let (mut link, mut random) = (Link::new(8972, 0), seed);
             let start = link.now;
             for _ in 0..2000 {
