@@ -110,6 +110,12 @@ pub(crate) struct Peers {
 }
 
 impl PairEnd {
+    /// The links of a stream that were taken.
+    fn links_of(&self, stream: &Arc<StreamShared>) -> Vec<u32> {
+        let of = self.outgoing.iter().filter(|(_, o)| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream));
+        of.map(|(link, _)| *link).collect()
+    }
+
     /// Says that a flow of this session's has ended at a position of the ring.
     fn say_closed(&mut self, link: u32, (source, sink): (u32, SinkId), position: u64) {
         let closed = peer::FlowClosed { source, sink: sink.to_bytes(), position };
@@ -381,6 +387,14 @@ impl Peers {
                 }
                 Ok(())
             }
+            Some(Body::LinkRoom(room)) => {
+                let incoming = self.pairs[at].as_ref().and_then(|pair| pair.incoming.get(&link));
+                let incoming = incoming.ok_or_else(|| refuse(format!("link {link} was not offered")))?;
+                if let Some(l) = incoming.stream.rx.visit().links[incoming.at].as_mut() {
+                    l.room = room.bytes;
+                }
+                Ok(())
+            }
             Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
             // Said by a newer version: passed over.
             Some(Body::SegmentRefuse(_)) | None => Ok(()),
@@ -466,6 +480,7 @@ impl Peers {
         (outgoing.offered, outgoing.at) = (None, place);
         let stream = outgoing.stream.clone();
         send_segments(pair, link);
+        self.share_room(&stream);
         let parked = self.parked_flows(&stream);
         if let Some(pair) = self.pairs[at].as_mut() {
             open_waiting(pair, link, parked.as_deref());
@@ -476,14 +491,18 @@ impl Peers {
     /// A stream has a new segment: its links hear of it.
     pub(crate) fn share_segments(&mut self, stream: &Arc<StreamShared>) {
         for pair in self.pairs.iter_mut().flatten() {
-            let links: Vec<u32> = pair
-                .outgoing
-                .iter()
-                .filter(|(_, o)| o.offered.is_none() && Arc::ptr_eq(&o.stream, stream))
-                .map(|(l, _)| *l)
-                .collect();
-            for link in links {
+            for link in pair.links_of(stream) {
                 send_segments(pair, link);
+            }
+        }
+    }
+
+    /// A stream has one link more, and so each of them less room: they hear of it.
+    fn share_room(&mut self, stream: &Arc<StreamShared>) {
+        let bytes = stream.tx.visit().link_cap;
+        for pair in self.pairs.iter_mut().flatten() {
+            for link in pair.links_of(stream) {
+                pair.send(link, Body::LinkRoom(peer::LinkRoom { bytes }), &[]);
             }
         }
     }

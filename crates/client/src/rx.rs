@@ -33,7 +33,8 @@ mod tasks;
 
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
-use queue::is_past;
+pub(crate) use queue::Queue;
+use queue::{Room, Wanted, has_its_share, is_past};
 pub(crate) use sleep::Sleep;
 use sleep::{WaitingSet, nudge_for};
 pub(crate) use tasks::Tasks;
@@ -100,6 +101,8 @@ pub(crate) struct RxLink {
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
+    /// How many bytes of slots the producer lets it keep at most, as far as that has said so.
+    pub(crate) room: u64,
     /// The sleeps that were announced on it and are not over.
     asleep: SmallVec<[u64; 4]>,
     /// Sleeps with lower numbers are to end.
@@ -209,7 +212,7 @@ impl RxFlow {
 #[derive(Debug)]
 pub(crate) struct RxSink {
     pub(crate) id: SinkId,
-    pub(crate) queue: VecDeque<RawMessage>,
+    pub(crate) queue: Queue,
     pub(crate) open: bool,
     pub(crate) flows: u32,
     pub(crate) interrupt: Arc<AtomicU32>,
@@ -306,6 +309,16 @@ impl RxLink {
         let kept = self.kept.as_mut().filter(|kept| kept.source == d.source && kept.sink == sink)?;
         kept.last = kept.last.max(d.sequence);
         Some((kept.epoch, &kept.cell))
+    }
+
+    /// How many bytes a message keeps from others while it waits: its slot, or what it has of a pack's.
+    fn keeps(&self, d: &Descriptor) -> u64 {
+        let slot = || Some(self.segments.get(usize::from(d.segment))?.as_ref()?.geometry().stride);
+        match d.flags & (FLAG_INLINE | FLAG_PACKED) {
+            0 => slot().unwrap_or(0),
+            FLAG_PACKED => d.length.into(),
+            _ => 0,
+        }
     }
 
     /// Whether a message is there.
@@ -499,7 +512,7 @@ impl Rx {
             return Ok(Some(RawMessage(place)));
         }
         // Also when the pack lies: its reader says so again.
-        match self.poll(self.next, Some(sink)) {
+        match self.poll(self.next, Wanted::By(sink)) {
             Polled::Mine(message) => Ok(Some(self.deliver(message))),
             _ => self.take_slowly(sink),
         }
@@ -517,7 +530,7 @@ impl Rx {
             }
             return self.take_packed(sink);
         }
-        match self.route(at, d, position, Some(sink)) {
+        match self.route(at, d, position, Wanted::By(sink)) {
             Polled::Mine(message) => Ok(Some(self.deliver(message))),
             _ => self.take_slowly(sink),
         }
@@ -526,7 +539,7 @@ impl Rx {
     #[inline(never)]
     fn take_slowly(&mut self, sink: usize) -> Result<Option<RawMessage>> {
         if self.waits(sink)?
-            && let Some(message) = self.sinks[sink].as_mut().and_then(|me| me.queue.pop_front())
+            && let Some(message) = self.sinks[sink].as_mut().and_then(|me| me.queue.pop())
         {
             return Ok(Some(self.deliver(message)));
         }
@@ -535,7 +548,7 @@ impl Rx {
             self.next = if self.next + 1 >= count { 0 } else { self.next + 1 };
             // A bounded burst for others on the same link, then the next link has its turn.
             for _ in 0..64 {
-                match self.poll(self.next, Some(sink)) {
+                match self.poll(self.next, Wanted::By(sink)) {
                     Polled::Mine(message) => return Ok(Some(self.deliver(message))),
                     Polled::Others => {}
                     Polled::Nothing => break,
@@ -571,8 +584,8 @@ impl Rx {
         message
     }
 
-    /// Takes one descriptor of a link and hands it to its sinks' queues, or straight to `wanted` when it is its alone.
-    fn poll(&mut self, at: usize, wanted: Option<usize>) -> Polled {
+    /// Takes one descriptor of a link and hands it to its sinks' queues, or straight to the sink that wants it when it is its alone.
+    fn poll(&mut self, at: usize, wanted: Wanted) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
         if link.broken.is_some() {
             return Polled::Nothing;
@@ -590,8 +603,13 @@ impl Rx {
         }
     }
 
-    fn route(&mut self, at: usize, d: &Descriptor, position: u64, wanted: Option<usize>) -> Polled {
+    fn route(&mut self, at: usize, d: &Descriptor, position: u64, by: Wanted) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
+        let wanted = by.sink();
+        let rest = u64::from(link.consumer.entries()).saturating_sub(link.out);
+        let room = Room { out: link.out, rest, bytes: link.room };
+        // A reliable source waits for the slowest.
+        let bounded = !link.reliable && by != Wanted::All;
         let deadline_ns = if d.flags & FLAG_LAUNCH_TIME == 0 { d.deadline_ns } else { 0 };
         let late = is_past(deadline_ns);
         let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
@@ -615,6 +633,8 @@ impl Rx {
                     sink.came_late(position, link.peer_gone);
                 } else if late {
                     sink.cell.add(Count::Expired, 1);
+                } else if bounded && wanted != Some(sink.index) && has_its_share(&self.sinks, sink.index, room) {
+                    sink.cell.add(Count::SinkFull, 1);
                 } else {
                     takers.push((sink.index, sink.cell.clone()));
                 }
@@ -660,6 +680,7 @@ impl Rx {
             let extra = Extra { cell: Some(cell.clone()), shared: None, deadline_ns, scattered, copies };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
+        let keeps = link.keeps(d);
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         // Whoever takes finds its own; others may sleep.
         nudge_for(&mut self.sets, takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
@@ -669,14 +690,14 @@ impl Rx {
                 Extra { cell: Some(cell), shared: shared.clone(), deadline_ns, scattered: scattered.clone(), copies };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             if let Some(sink) = self.sinks[index].as_mut() {
-                sink.queue.push_back(message);
+                sink.queue.push(message, keeps);
                 if !sink.tasks.is_empty() {
                     crate::session::lock(&self.wakers).extend(sink.tasks.take());
                     self.alarm = true;
                 }
             }
         }
-        let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop_front());
+        let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop());
         mine.map_or(Polled::Others, Polled::Mine)
     }
 
@@ -727,6 +748,7 @@ impl Rx {
             deaf: false,
             generation: self.generation,
             out: 0,
+            room: u64::MAX,
             asleep: SmallVec::new(),
             roused: 0,
             armed: false,
@@ -749,7 +771,7 @@ impl Rx {
             if self.links[at].as_ref().is_none_or(|l| l.position() >= position) {
                 break;
             }
-            if matches!(self.poll(at, None), Polled::Nothing) {
+            if matches!(self.poll(at, Wanted::All), Polled::Nothing) {
                 break;
             }
         }
@@ -834,10 +856,10 @@ impl Rx {
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_own(&sink.interrupt);
         crate::session::lock(&self.wakers).extend(sink.tasks.take());
-        let queue = std::mem::take(&mut sink.queue);
+        let mut queue = std::mem::take(&mut sink.queue);
         self.rouse();
         self.nudge();
-        for message in queue {
+        while let Some(message) = queue.pop() {
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
             }
@@ -853,7 +875,7 @@ impl Rx {
     pub(crate) fn gather(&mut self) {
         for at in 0..self.links.len() {
             for _ in 0..64 {
-                if matches!(self.poll(at, None), Polled::Nothing) {
+                if matches!(self.poll(at, Wanted::Any), Polled::Nothing) {
                     break;
                 }
             }

@@ -5,14 +5,13 @@ use crate::error::{Code, Error, Result};
 use crate::fork;
 use crate::message::{Copies, CopyCounts, RawMessage};
 use crate::options::{SinkOptions, Wait};
-use crate::rx::{Rx, RxSink, Tasks};
+use crate::rx::{Queue, Rx, RxSink, Tasks};
 use crate::spin::{Crowd, Spin, give_way};
 use crate::stream::{Channel, StreamShared};
 use insane_shm::biased::BiasedGuard;
 use insane_shm::wait::{MAX_WAIT_WORDS, wait_any};
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, SinkId};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -91,7 +90,7 @@ impl Sink {
             let mut rx = stream.rx.visit();
             let sink = RxSink {
                 id,
-                queue: VecDeque::new(),
+                queue: Queue::default(),
                 open: true,
                 flows: 0,
                 interrupt: Arc::new(AtomicU32::new(0)),

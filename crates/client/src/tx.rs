@@ -253,16 +253,20 @@ impl TxFlow {
             outcome.dropped += 1;
             return;
         }
-        let ordinal = self.ordinal(sequence);
-        if ordinal > finished {
-            *(if over { &mut outcome.unconfirmed } else { &mut outcome.pending }) += 1;
-            return;
-        }
         match self.fates.iter().find(|(s, _)| *s == sequence as u32) {
             Some((_, Fate::Expired)) => outcome.expired += 1,
             Some((_, Fate::Dropped)) => outcome.dropped += 1,
-            _ => outcome.delivered += 1,
+            _ if self.ordinal(sequence) <= finished.saturating_sub(self.overtook(sequence)) => outcome.delivered += 1,
+            _ if over => outcome.unconfirmed += 1,
+            _ => outcome.pending += 1,
         }
+    }
+
+    /// How many messages after this one ended before it, as far as that is remembered: those that were late, or found no room, while it
+    /// waited for its sink to take it.
+    fn overtook(&self, sequence: u64) -> u64 {
+        let later = |(s, _): &&(u32, Fate)| (s.wrapping_sub(sequence as u32) as i32) > 0;
+        self.fates.iter().filter(later).count() as u64
     }
 }
 

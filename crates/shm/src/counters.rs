@@ -42,7 +42,8 @@ pub enum Count {
     Emitted = 0,
     /// Messages meant for this sink when they were emitted.
     Intended = 1,
-    /// Dropped at the source: the link or the stream's share was full.
+    /// Dropped because there was no room: at the source, on the link or in the stream's share; at the sink, as others of its session had
+    /// no room beside what it has not taken.
     SinkFull = 2,
     /// Past their deadline, at whichever end the cell is.
     Expired = 3,
@@ -97,8 +98,8 @@ impl Count {
     }
 }
 
-/// The counts that end a message at the sink's end of a flow. The last three are used only where the sink is on another host and
-/// the cell is the runtime's: its link there was full, it was lost with its host, or it was lost on the network.
+/// The counts that end a message at the sink's end of a flow. The last two are used only where the sink is on another host and the cell is
+/// the runtime's: it was lost with its host, or on the network. There `sink_full` is what found no room on that host at all.
 pub const FINAL_AT_SINK: [Count; 7] = [
     Count::Delivered,
     Count::Expired,

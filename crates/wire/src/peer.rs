@@ -10,7 +10,7 @@ pub struct ToPeer {
     #[prost(uint32, tag = "1")]
     pub link: u32,
     /// What is said.
-    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15")]
+    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16")]
     pub body: Option<to_peer::Body>,
 }
 
@@ -56,6 +56,9 @@ pub mod to_peer {
         /// C: with one descriptor: a socket on which the producer leaves a byte when this consumer sleeps there.
         #[prost(message, tag = "15")]
         Doorbell(super::Empty),
+        /// P: how much the link may keep: after it was taken, and again when others take from that.
+        #[prost(message, tag = "16")]
+        LinkRoom(super::LinkRoom),
     }
 }
 
@@ -86,6 +89,14 @@ pub struct LinkAccept {
     /// The size in bytes of the consumer's counter memory.
     #[prost(uint64, tag = "1")]
     pub counter_bytes: u64,
+}
+
+/// How much a link may keep.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LinkRoom {
+    /// Bytes of slots that the consumer may have at a time.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
 }
 
 /// Something was refused.

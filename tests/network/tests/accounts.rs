@@ -66,6 +66,44 @@ fn ten_thousand_best_effort_messages_are_accounted_for() {
     }
 }
 
+/// Of two sinks of one session one takes nothing: it loses what comes then, and the source's host hears how much; the other loses nothing.
+#[test]
+fn a_sink_that_takes_nothing_stops_no_other_of_its_session_and_its_losses_are_counted_on_both_hosts() {
+    let _watchdog = Watchdog::start("takes nothing", TEST);
+    let hosts = hosts(2, |_, config| {
+        config.quota.link_entries = 64;
+        config.quota.message_mib = 1;
+        config.network.get_or_insert_default().memory_mib = 8;
+    });
+    // The small ones fill the entries of the link from the runtime, the large ones half of the runtime's memory, which it may keep.
+    for len in [8usize, 300, 100_000] {
+        let (a, b) = (hosts[0].session("source"), hosts[1].session("sinks"));
+        let before = status(&a);
+        let delta = |name| network_count(&status(&a), name) - network_count(&before, name);
+        let (stream, sinks) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+        let [reads, sleeps] = ["reads", "sleeps"].map(|channel| sinks.sink(channel).unwrap());
+        let sources = ["sleeps", "reads"].map(|channel| stream.source(channel).unwrap());
+        assert!(sources.iter().all(|source| source.wait_for_sinks(1, LIMIT) == 1));
+        for number in 0..500 {
+            for source in &sources {
+                source.send(&payload(number, len)).unwrap();
+            }
+            let message =
+                reads.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len} bytes, {number}: {e}, {}", law(&a)));
+            assert_eq!(message.to_vec(), payload(number, len));
+        }
+        let seen = drain(&sleeps, Duration::from_millis(100));
+        assert!(
+            (10..60).contains(&seen.len()) && seen.iter().copied().eq(0..seen.len() as u64),
+            "{len} bytes: {seen:?}"
+        );
+        let (came, lost) = (500 + seen.len() as u64, 500 - seen.len() as u64);
+        assert!(eventually(|| (delta("delivered"), delta("sink_full")) == (came, lost)), "{len} bytes: {}", law(&a));
+        let account = insane_tests_host::account(&a.counts());
+        assert_eq!((account.intended, account.at_source), (1000, 0), "{len} bytes: {}", law(&a));
+    }
+}
+
 #[test]
 fn ten_thousand_reliable_messages_arrive_once_and_in_order() {
     let _watchdog = Watchdog::start("reliable", TEST);

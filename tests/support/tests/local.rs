@@ -1,10 +1,11 @@
 //! Applications on one host talk through shared memory.
 
-use insane::{Channel, Code, Event, Qos, Reliability, SinkOptions, SourceOptions, Wait, WhenFull};
+use insane::{Channel, Code, Count, Event, Qos, Reliability, SinkOptions, SourceOptions, Wait, WhenFull};
 use insane_tests_host::{Host, Watchdog, reconcile, reconcile_cells};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(10);
 
 fn reliable() -> Qos {
     let mut qos = Qos::default();
@@ -83,29 +84,65 @@ fn a_full_link_drops_alone_and_counts() {
     reconcile([&a, &b, &c], 2000, 1064);
 }
 
+/// Two sinks take nothing beside one of their session that does. Together they have two thirds of the link, of one channel both the same
+/// messages: `entries` of them each, and several in one where they are packed.
+fn two_take_nothing(host: &Host, (bytes, packed, apart): (usize, bool, bool), entries: std::ops::RangeInclusive<u32>) {
+    let what = format!("{bytes} bytes, packed {packed}, apart {apart}");
+    let (a, b) = (host.session("source"), host.session("sinks"));
+    let (stream, sinks) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+    let names = if apart { vec!["reads", "sleeps", "dozes"] } else { vec!["reads"] };
+    let [reads, sleeps @ ..] = [0, 1, 2].map(|n| sinks.sink(names[n % names.len()]).unwrap());
+    let sources: Vec<_> = names.iter().map(|name| stream.source(*name).unwrap()).collect();
+    for source in &sources {
+        let of = 3 / sources.len();
+        assert_eq!(source.wait_for_sinks(of, LIMIT), of, "{what}");
+    }
+    let burst = if packed { 4 } else { 1 };
+    let mut tokens = Vec::new();
+    for first in (0..1000u32).step_by(burst) {
+        for source in sources.iter().rev() {
+            for i in (first..).take(burst) {
+                let message = i.to_le_bytes().repeat(bytes / 4);
+                tokens.push(if packed { source.send_more(&message) } else { source.send(&message) }.unwrap());
+            }
+            source.flush().unwrap();
+        }
+        for i in (first..).take(burst) {
+            let message = reads.consume_timeout(SOON).unwrap_or_else(|e| panic!("{what}: {e}, message {i}"));
+            assert!(message.len() == bytes && message.to_vec().chunks(4).all(|n| n == i.to_le_bytes()), "{what}: {i}");
+        }
+    }
+    // In the sink's queue the first ones are pending, and nobody holds up what is to be said of the others.
+    let state = |at: usize| sources.last().unwrap().outcome(tokens[at]).unwrap();
+    if apart && !packed {
+        assert_eq!((state(0).pending, state(2997).dropped), (1, 1), "{what}: {:?}, {:?}", state(0), state(2997));
+    }
+    for sink in &sleeps {
+        let mut seen = 0u32;
+        while let Some(message) = sink.try_consume().unwrap() {
+            assert_eq!(message.to_vec()[..4], seen.to_le_bytes(), "{what}: what came first");
+            seen += 1;
+        }
+        assert!(seen >= *entries.start() && seen <= entries.end() * burst as u32, "{what}: {seen}");
+    }
+    let sum = |count| b.counts().iter().map(|cell| cell.get(count)).sum::<u64>();
+    assert_eq!(sum(Count::SinkFull) + sum(Count::Delivered), 3000, "{what}");
+    reconcile([&a, &b], 3000, sum(Count::Delivered));
+}
+
 #[test]
-fn sinks_of_one_session_share_the_room_on_their_link() {
+fn a_sink_that_takes_nothing_stops_no_other_of_its_session() {
     let _watchdog = Watchdog::start("share", LIMIT);
     let host = Host::with(|c| c.quota.link_entries = 64);
-    let (a, b) = (host.session("source"), host.session("sinks"));
-    let sinks = b.stream(Qos::default()).unwrap();
-    let [reads, sleeps] = [(); 2].map(|()| sinks.sink("shared").unwrap());
-    let source = a.stream(Qos::default()).unwrap().source("shared").unwrap();
-    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
-    let send = |count: u8| {
-        for i in 0..count {
-            source.send(&[i; 300]).unwrap();
+    for apart in [false, true] {
+        for (bytes, packed) in [(300, false), (8, false), (300, true), (8, true)] {
+            two_take_nothing(&host, (bytes, packed, apart), if apart { 20..=23 } else { 42..=44 });
         }
-    };
-    let take = |sink: &insane::Sink| std::iter::from_fn(|| sink.try_consume().unwrap().map(drop)).count();
-    send(64);
-    assert_eq!(take(&reads), 64);
-    send(64);
-    assert_eq!(take(&reads), 0, "the other has the room");
-    assert_eq!(take(&sleeps), 64);
-    send(64);
-    assert_eq!([&reads, &sleeps].map(take), [64, 64]);
-    reconcile([&a, &b], 384, 256);
+    }
+    // A quarter of the session's memory is the link's: 64 such messages, which as many entries would do for, and there are more.
+    let host = Host::with(|c| (c.quota.memory_mib_per_session, c.quota.message_mib) = (16, 1));
+    two_take_nothing(&host, (60_000, false, true), 15..=23);
+    two_take_nothing(&host, (60_000, false, false), 15..=23);
 }
 
 #[test]

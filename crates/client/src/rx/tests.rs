@@ -40,7 +40,7 @@ impl Rig {
         });
         rx.sinks.push(Some(RxSink {
             id,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             open: true,
             flows: 1,
             interrupt: Arc::new(AtomicU32::new(0)),

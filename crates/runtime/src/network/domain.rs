@@ -284,9 +284,9 @@ impl Domain {
                 }
                 Ok(())
             }
-            // Said by a newer version: passed over.
             Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
-            Some(Body::SegmentRefuse(_)) | None => Ok(()),
+            // This thread lets nothing wait for one sink in the room of others. `None` is said by a newer version.
+            Some(Body::LinkRoom(_) | Body::SegmentRefuse(_)) | None => Ok(()),
         }
     }
 
@@ -506,8 +506,19 @@ impl Domain {
         let theirs = ReturnBlock::open(returns, self.entries).map_err(memory_error)?;
         outlet.producer = Some(Producer::new(own, theirs));
         self.send_segments(place);
+        self.share_room();
         self.open_waiting(place);
         Ok(())
+    }
+
+    /// There is one link more, and so each has less room: they hear of it.
+    fn share_room(&mut self) {
+        let bytes = self.link_cap();
+        for outlet in self.outlets.iter().flatten().filter(|outlet| outlet.producer.is_some()) {
+            if let Some(pair) = self.pairs[outlet.pair].as_mut() {
+                pair.send(outlet.number, Body::LinkRoom(peer::LinkRoom { bytes }), &[]);
+            }
+        }
     }
 
     /// Tells a link of the segments that it does not know.

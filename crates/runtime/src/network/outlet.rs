@@ -122,6 +122,8 @@ pub(crate) struct Tap {
     sequences: VecDeque<u64>,
     /// Messages that came after it was closed.
     late: u64,
+    /// Messages for which this thread had no room.
+    full: u64,
     /// The number of the last message that it had before it was attached here, by another link; and how many of those came.
     pub(crate) cursor: u64,
     had: u64,
@@ -351,6 +353,7 @@ impl Remote {
             finished: 0,
             sequences: VecDeque::new(),
             late: 0,
+            full: 0,
             cursor: 0,
             had: 0,
             told: report.clone(),
@@ -646,7 +649,7 @@ impl Domain {
         }
         for tap in &mut remote.taps {
             match tap.state {
-                TapState::Open if tap.joined => tap.report.sink_full += d.messages(),
+                TapState::Open if tap.joined => tap.found_full(d.messages()),
                 TapState::Closed if tap.joined => tap.came_late(d.messages()),
                 _ => {}
             }
@@ -732,7 +735,7 @@ impl Domain {
                         tap.sequences.push_back(d.sequence);
                     }
                 } else {
-                    tap.report.sink_full += d.messages();
+                    tap.found_full(d.messages());
                 }
             }
         }

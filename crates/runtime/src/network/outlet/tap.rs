@@ -32,6 +32,7 @@ impl Tap {
         self.report.expired = take(Count::Expired);
         let closed = take(Count::SinkClosed);
         self.report.invalid = take(Count::Invalid);
+        self.report.sink_full = self.full + take(Count::SinkFull);
         self.report.sink_closed = self.late + closed;
         self.finish(self.given - left, told);
     }
@@ -45,6 +46,12 @@ impl Tap {
     /// Whether a message is to be handed to the sink.
     pub(super) fn wants(&self, sequence: u64) -> bool {
         self.state == TapState::Open && self.joined && (self.cursor == 0 || sequence > self.cursor)
+    }
+
+    /// There was no room for so many, which were not given to it.
+    pub(super) fn found_full(&mut self, messages: u64) {
+        self.full += messages;
+        self.report.sink_full += messages;
     }
 
     pub(super) fn came_late(&mut self, messages: u64) {
@@ -88,7 +95,7 @@ impl Tap {
     /// So many that were given last were not put on its link, and will not be: there was no room.
     pub(super) fn had_no_room(&mut self, messages: u64) {
         let told = self.tallies();
-        self.report.sink_full += messages;
+        self.found_full(messages);
         self.take_off(messages, told);
     }
 
