@@ -484,7 +484,8 @@ impl Hub {
     /// A host has refused a sink of this one.
     fn refused(&mut self, host: usize, sink: SinkId, reasons: &[String]) {
         let one = &mut self.hosts[host];
-        if one.refused.len() >= MAX_READY || !one.refused.insert(sink) {
+        // A word about one that has closed meanwhile is of no use to anybody.
+        if !self.directory.has(sink) || !one.refused.insert(sink) {
             return;
         }
         // They are shown to people: of another host, so only what can be a reason.
