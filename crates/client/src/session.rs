@@ -86,7 +86,8 @@ pub enum Event {
         /// The sink.
         sink: SinkId,
     },
-    /// A stream under `strict` asks for more than this host and another have in common: sources and sinks of the two do not meet.
+    /// A stream under `strict` asks for more than this host and another have in common: sources and sinks of the two do not meet, until
+    /// a [`Self::QosChanged`] says that they do.
     QosRefused {
         /// The stream's name.
         stream: String,

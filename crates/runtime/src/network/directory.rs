@@ -35,8 +35,8 @@ pub(crate) trait Directory: Send + std::fmt::Debug {
     fn announce(&mut self, sink: &host::Announce);
     /// It has it no more.
     fn withdraw(&mut self, sink: SinkId);
-    /// Whether this host has said that it has a sink, and not since that it has it no more.
-    fn has(&self, sink: SinkId) -> bool;
+    /// What this host has said of a sink that it has.
+    fn own(&self, sink: SinkId) -> Option<&host::Announce>;
     /// There is one host more; it is the last.
     fn host_added(&mut self);
     /// Whether anything of a host is known.
@@ -174,8 +174,8 @@ impl Directory for Told {
         }
     }
 
-    fn has(&self, sink: SinkId) -> bool {
-        self.own.contains_key(&sink)
+    fn own(&self, sink: SinkId) -> Option<&host::Announce> {
+        self.own.get(&sink)
     }
 
     fn host_added(&mut self) {
