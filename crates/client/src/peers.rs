@@ -36,7 +36,7 @@ use bells::FIRST_BELL;
 use opening::{offer, open_waiting, send_segments};
 
 /// A flow that is to be opened: the source's number and epoch, the sink, the channel, and whether the sink observes.
-type Wanted = (usize, Epoch, SinkId, u64, bool);
+type Wanted = (u32, Epoch, SinkId, u64, bool);
 
 /// A flow that a sink was asked for and has not answered.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ struct Outgoing {
     asked: HashMap<(u32, SinkId), Asked>,
     /// Flows that were added once more while they are open: their sink was gone meanwhile and is back, and they are asked for again
     /// once the peer has closed them. That says it on the pair, and nobody knows which of the two sockets is read first.
-    again: HashMap<(usize, SinkId), Wanted>,
+    again: HashMap<(u32, SinkId), Wanted>,
     /// Flows of a parked link that are open here too: their cells, and the numbers under which their sinks joined.
-    reopened: HashMap<(usize, SinkId), Reopened>,
+    reopened: HashMap<(u32, SinkId), Reopened>,
     /// Other flows that were opened while there was one.
     late: Vec<peer::FlowOpened>,
 }
@@ -104,8 +104,8 @@ pub(crate) struct Peers {
     next_bell: u64,
     unsent: bool,
     parked: Vec<parking::ParkedLink>,
-    /// Sources to be closed when their flows have a runtime again.
-    closing: Vec<(Arc<StreamShared>, usize, Epoch)>,
+    /// Sources, by their numbers, to be closed when their flows have a runtime again.
+    closing: Vec<(Arc<StreamShared>, u32, Epoch)>,
     runtime_lost: Option<Instant>,
 }
 
@@ -330,25 +330,27 @@ impl Peers {
             return;
         };
         let found = lock(&self.shared.endpoints).iter().find_map(|e| match e {
-            Endpoint::Source { stream, epoch: e, index, .. } if *e == epoch => Some((stream.clone(), *index)),
+            Endpoint::Source { stream, epoch: e, number, .. } if *e == epoch => Some((stream.clone(), *number)),
             _ => None,
         });
-        let Some((stream, index)) = found else { return };
+        let Some((stream, number)) = found else { return };
         let parked = self.parked_flows(&stream);
-        let waits = parked.as_ref().is_some_and(|p| p.contains(&(index, sink)));
+        let waits = parked.as_ref().is_some_and(|p| p.contains(&(number, sink)));
         let known = !waits
-            && stream.tx.visit().sources[index]
-                .as_ref()
+            && stream
+                .tx
+                .visit()
+                .source(number)
                 .is_none_or(|s| s.routes.iter().any(|r| r.flows.iter().any(|f| f.sink == sink)));
         // With itself a session has both ends of a pair; it produces on the first.
         let own = self.shared.id;
         let pair = self.pairs.iter_mut().flatten().find(|p| p.peer == peer && (peer != own || p.initiator));
         let Some(pair) = pair else { return };
-        let wanted = (index, epoch, sink, flow.channel, flow.observer);
+        let wanted = (number, epoch, sink, flow.channel, flow.observer);
         if known {
             let outgoing = pair.outgoing.values_mut().find(|o| Arc::ptr_eq(&o.stream, &stream));
             if let Some(outgoing) = outgoing.filter(|_| pair.network) {
-                outgoing.again.insert((index, sink), wanted);
+                outgoing.again.insert((number, sink), wanted);
             }
             return;
         }
@@ -633,7 +635,7 @@ impl Peers {
         let Asked { observer, .. } = asked.ok_or_else(|| refuse("a flow that was not asked for"))?;
         let stream = outgoing.stream.clone();
         if let Some(parked) = self.parked_flows(&stream) {
-            let key = (flow.source as usize, sink);
+            let key = (flow.source, sink);
             let outgoing = self.outgoing(at, link)?;
             if parked.contains(&key) {
                 outgoing.reopened.insert(key, Reopened { cell: flow.cell, join: flow.join as u16 });
@@ -652,12 +654,12 @@ impl Peers {
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let mut tx = outgoing.stream.tx.visit();
         // What waits was not meant for the new sink.
-        tx.close_pack(flow.source as usize, false);
+        tx.place_of(flow.source).into_iter().for_each(|place| tx.close_pack(place, false));
         let position = tx.links[outgoing.at].as_ref().map_or(0, |l| l.producer.position());
-        let source = tx.sources.get_mut(flow.source as usize).and_then(Option::as_mut);
+        let source = tx.source_mut(flow.source);
         let epoch = lock(&shared.endpoints).iter().find_map(|e| match e {
-            Endpoint::Source { stream, epoch, index, .. }
-                if *index == flow.source as usize && Arc::ptr_eq(stream, &outgoing.stream) =>
+            Endpoint::Source { stream, epoch, number, .. }
+                if *number == flow.source && Arc::ptr_eq(stream, &outgoing.stream) =>
             {
                 Some(*epoch)
             }
@@ -690,7 +692,7 @@ impl Peers {
     fn flow_close(&mut self, at: usize, link: u32, flow: &peer::FlowRef) -> Result<()> {
         let sink = SinkId::from_bytes(&flow.sink).ok_or_else(|| refuse("a flow without a sink"))?;
         let outgoing = self.outgoing(at, link)?;
-        let key = (flow.source as usize, sink);
+        let key = (flow.source, sink);
         // This is about what it was asked first. It is back, and asked anew when it has heard that.
         let back = outgoing.asked.remove(&(flow.source, sink)).and_then(|asked| asked.again);
         let back = outgoing.again.remove(&key).or(back);
@@ -705,7 +707,7 @@ impl Peers {
         let (cell, position) = {
             let mut tx = stream.tx.visit();
             let mut places = [Some(on), parked].into_iter().flatten();
-            let cell = places.find_map(|on| tx.end_flow(on, flow.source as usize, sink, false));
+            let cell = places.find_map(|on| tx.end_flow(on, flow.source, sink, false));
             (cell, tx.links[on].as_ref().map_or(0, |l| l.producer.position()))
         };
         if let Some(cell) = cell {
@@ -800,43 +802,44 @@ impl Peers {
     }
 
     /// A source of this session closes: its sinks get what is on its way.
-    pub(crate) fn close_source(&mut self, stream: &Arc<StreamShared>, index: usize) {
-        let routes: Vec<(usize, Vec<SinkId>)> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
+    pub(crate) fn close_source(&mut self, stream: &Arc<StreamShared>, number: u32) {
+        let routes: Vec<(usize, Vec<SinkId>)> = stream.tx.visit().source(number).map_or_else(Vec::new, |s| {
             s.routes.iter().map(|r| (r.link, r.flows.iter().map(|f| f.sink).collect())).collect()
         });
         for (at, sinks) in routes {
-            self.end_flows(stream, index, at, &sinks);
+            self.end_flows(stream, number, at, &sinks);
         }
         for outgoing in self.pairs.iter_mut().flatten().flat_map(|p| p.outgoing.values_mut()) {
             if Arc::ptr_eq(&outgoing.stream, stream) {
-                outgoing.again.retain(|(source, _), _| *source != index);
+                outgoing.again.retain(|(source, _), _| *source != number);
+                outgoing.waiting.retain(|wanted| wanted.0 != number);
             }
         }
-        let source = stream.tx.visit().sources[index].take();
+        let source = stream.tx.visit().take_source(number);
         if let Some(source) = source {
             self.shared.cells().end(source.cell.index());
         }
     }
 
     /// A reliable source gives the sinks of some links up.
-    pub(crate) fn give_up(&mut self, stream: &Arc<StreamShared>, index: usize, links: &[usize]) {
+    pub(crate) fn give_up(&mut self, stream: &Arc<StreamShared>, number: u32, links: &[usize]) {
         for at in links {
-            let sinks: Vec<SinkId> = stream.tx.visit().sources[index].as_ref().map_or_else(Vec::new, |s| {
+            let sinks: Vec<SinkId> = stream.tx.visit().source(number).map_or_else(Vec::new, |s| {
                 s.routes.iter().filter(|r| r.link == *at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect()
             });
             // First the event: who sees that the sink is gone finds it.
             for sink in &sinks {
                 self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
             }
-            self.end_flows(stream, index, *at, &sinks);
+            self.end_flows(stream, number, *at, &sinks);
         }
     }
 
-    fn end_flows(&mut self, stream: &Arc<StreamShared>, index: usize, at: usize, sinks: &[SinkId]) {
+    fn end_flows(&mut self, stream: &Arc<StreamShared>, number: u32, at: usize, sinks: &[SinkId]) {
         for sink in sinks {
             let (cell, position) = {
                 let mut tx = stream.tx.visit();
-                let cell = tx.end_flow(at, index, *sink, false);
+                let cell = tx.end_flow(at, number, *sink, false);
                 (cell, tx.links[at].as_ref().map_or(0, |l| l.producer.position()))
             };
             if let Some(cell) = cell {
@@ -848,7 +851,7 @@ impl Peers {
                     .iter()
                     .find(|(_, o)| o.offered.is_none() && o.at == at && Arc::ptr_eq(&o.stream, stream));
                 if let Some(link) = link.map(|(l, _)| *l) {
-                    pair.say_closed(link, (index as u32, *sink), position);
+                    pair.say_closed(link, (number, *sink), position);
                 }
             }
         }

@@ -39,14 +39,14 @@ pub(crate) struct Reopened {
     pub(crate) join: u16,
 }
 
-/// The flows of a parked link that are open again, by source and sink.
-pub(crate) type AllReopened = HashMap<(usize, SinkId), Reopened>;
+/// The flows of a parked link that are open again, by the source's number and the sink.
+pub(crate) type AllReopened = HashMap<(u32, SinkId), Reopened>;
 
-/// Of each source the number of the sink that joined it last.
-fn joined(reopened: &AllReopened) -> HashMap<usize, u16> {
+/// Of each source, by its number, the number of the sink that joined it last.
+fn joined(reopened: &AllReopened) -> HashMap<u32, u16> {
     let mut last = HashMap::new();
-    for ((index, _), one) in reopened {
-        let known = last.entry(*index).or_insert(one.join);
+    for ((number, _), one) in reopened {
+        let known = last.entry(*number).or_insert(one.join);
         *known = later_join(*known, one.join);
     }
     last
@@ -76,9 +76,9 @@ impl Tx {
         self.end_closing(at);
         // Nobody waits for an observer.
         let mut cells = Vec::new();
-        for (index, sink, observer) in self.flows_on(at) {
+        for (number, sink, observer) in self.flows_on(at) {
             if observer {
-                cells.extend(self.end_flow(at, index, sink, true));
+                cells.extend(self.end_flow(at, number, sink, true));
             }
         }
         if self.flows_on(at).is_empty() {
@@ -99,9 +99,9 @@ impl Tx {
         cells
     }
 
-    /// The flows on a link: source, sink, and whether that is an observer.
-    pub(crate) fn flows_on(&self, at: usize) -> Vec<(usize, SinkId, bool)> {
-        let sources = self.sources.iter().enumerate().filter_map(|(n, s)| Some((n, s.as_ref()?)));
+    /// The flows on a link: the source's number, the sink, and whether that is an observer.
+    pub(crate) fn flows_on(&self, at: usize) -> Vec<(u32, SinkId, bool)> {
+        let sources = self.sources.iter().flatten().map(|s| (s.number, s));
         let routes = sources.flat_map(|(n, s)| s.routes.iter().filter(|r| r.link == at).map(move |r| (n, r)));
         routes.flat_map(|(n, r)| r.flows.iter().map(move |f| (n, f.sink, f.observer))).collect()
     }
@@ -112,9 +112,8 @@ impl Tx {
     }
 
     /// Whether a source has flows that wait for the next runtime.
-    pub(crate) fn is_parked(&self, index: usize) -> bool {
-        let source = self.sources.get(index).and_then(Option::as_ref);
-        source.is_some_and(|s| s.routes.iter().any(|r| self.is_link_parked(r.link)))
+    pub(crate) fn is_parked(&self, number: u32) -> bool {
+        self.source(number).is_some_and(|s| s.routes.iter().any(|r| self.is_link_parked(r.link)))
     }
 
     /// Whether a link is there and waits for the next runtime.
@@ -140,9 +139,9 @@ impl Tx {
         let Some(mut link) = self.links[at].take() else { return };
         let mut log = link.log.take().unwrap_or_default();
         log.retain(|entry| {
-            let index = entry.descriptor.source as usize;
-            let source = self.sources.get(index).and_then(Option::as_ref);
-            let closing = || link.closing.iter().any(|c| c.source == index);
+            let number = entry.descriptor.source;
+            let source = self.source(number);
+            let closing = || link.closing.iter().any(|c| c.source == number);
             entry.is_out(&link.producer) && (source.is_some_and(|s| is_needed(s, at, &link, entry)) || closing())
         });
         link.log = Some(log);
@@ -167,7 +166,7 @@ impl Tx {
         let done = loop {
             let Some(entry) = old.log.as_ref().and_then(|l| l.from(next)) else { break true };
             let mut d = entry.descriptor;
-            d.joined = joined.get(&(d.source as usize)).copied().unwrap_or(0);
+            d.joined = joined.get(&d.source).copied().unwrap_or(0);
             let slot = (d.flags & FLAG_INLINE == 0).then_some(SlotId { segment: d.segment, slot: d.slot });
             if new.producer.credit() == 0 {
                 new.reclaim(&mut self.slab);
@@ -200,21 +199,22 @@ impl Tx {
         let Some(mut old) = self.links[parked].take() else { return };
         let joined = joined(reopened);
         // What the heir has of each flow; all else has ended.
-        let mut moved: HashMap<usize, Vec<u64>> = HashMap::new();
+        let mut moved: HashMap<u32, Vec<u64>> = HashMap::new();
         for entry in old.log.iter().flat_map(|l| l.iter()) {
-            moved.entry(entry.descriptor.source as usize).or_default().push(entry.descriptor.sequence);
+            moved.entry(entry.descriptor.source).or_default().push(entry.descriptor.sequence);
         }
-        for (index, source) in self.sources.iter_mut().enumerate().filter_map(|(n, s)| Some((n, s.as_mut()?))) {
-            let sequences = moved.get(&index).map_or(&[][..], |s| s);
+        for source in self.sources.iter_mut().flatten() {
+            let number = source.number;
+            let sequences = moved.get(&number).map_or(&[][..], |s| s);
             for route in source.routes.iter_mut().filter(|r| r.link == parked) {
-                (route.link, route.joined) = (heir, joined.get(&index).copied().unwrap_or(0));
+                (route.link, route.joined) = (heir, joined.get(&number).copied().unwrap_or(0));
                 for flow in &mut route.flows {
                     let left = sequences.iter().filter(|s| **s >= flow.start).count() as u64;
                     let ended = flow.given.saturating_sub(left).max(flow.before);
                     flow.known = old.finished_of(flow).max(flow.known);
                     old.take_over(&flow.cell, flow.sink, flow.peer_cell, ended - flow.before);
                     flow.before = ended;
-                    flow.peer_cell = reopened.get(&(index, flow.sink)).map_or(u32::MAX, |r| r.cell);
+                    flow.peer_cell = reopened.get(&(number, flow.sink)).map_or(u32::MAX, |r| r.cell);
                 }
             }
         }

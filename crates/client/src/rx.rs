@@ -839,8 +839,17 @@ impl Rx {
         if at == self.sinks.len() {
             self.sinks.push(None);
         }
+        // The sink that had the place may have been refused when its handle was gone.
+        self.refused.remove(&at);
         self.sinks[at] = Some(sink);
         at
+    }
+
+    /// How many records there are of sinks and their flows, open and closed.
+    pub(crate) fn records(&self) -> usize {
+        let flows = self.links.iter().flatten().flat_map(|l| l.flows.values());
+        let flows: usize = flows.map(|f| 1 + f.sinks.len()).sum();
+        self.sinks.len() + self.left.len() + self.refused.len() + self.ended.len() + flows
     }
 
     /// The handle of the sink in this place is gone.

@@ -174,8 +174,8 @@ impl Service {
             self.peers.tidy();
             // Only then is the runtime told of it.
             if self.ready {
-                for (stream, index, epoch) in self.peers.closable() {
-                    self.close_source(&stream, index, epoch);
+                for (stream, number, epoch) in self.peers.closable() {
+                    self.close_source(&stream, number, epoch);
                 }
             }
             self.flush();
@@ -251,10 +251,10 @@ impl Service {
                     self.peers.close_sink(&stream, index, id);
                     self.tell(to_runtime::Body::CloseSink(control::CloseSink { sink: id.to_bytes() }));
                 }
-                Command::CloseSource(stream, index, epoch) => {
+                Command::CloseSource(stream, number, epoch) => {
                     // What it has emitted needs it until there is a runtime again.
-                    if !self.peers.close_later(&stream, index, epoch) {
-                        self.close_source(&stream, index, epoch);
+                    if !self.peers.close_later(&stream, number, epoch) {
+                        self.close_source(&stream, number, epoch);
                     }
                 }
                 Command::ShareSegment(stream) => self.peers.share_segments(&stream),
@@ -266,10 +266,10 @@ impl Service {
         self.peers.close_broken();
     }
 
-    fn close_source(&mut self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) {
+    fn close_source(&mut self, stream: &Arc<StreamShared>, number: u32, epoch: Epoch) {
         lock(&self.shared.endpoints).retain(|e| !matches!(e, Endpoint::Source { epoch: i, .. } if *i == epoch));
         self.tell(to_runtime::Body::CloseSource(control::CloseSource { epoch: epoch.to_bytes() }));
-        self.peers.close_source(stream, index);
+        self.peers.close_source(stream, number);
     }
 
     fn begin_shutdown(&mut self) {
@@ -287,9 +287,9 @@ impl Service {
             for (index, id) in sinks {
                 self.peers.close_sink(&stream, index, id);
             }
-            let sources = stream.tx.visit().sources.len();
-            for index in 0..sources {
-                self.peers.close_source(&stream, index);
+            let numbers = stream.tx.visit().numbers();
+            for number in numbers {
+                self.peers.close_source(&stream, number);
             }
         }
         self.tell(to_runtime::Body::Goodbye(control::Goodbye {}));

@@ -35,18 +35,18 @@ pub(crate) fn unexpected(body: &to_client::Body) -> Error {
 /// What the runtime is told again after its restart.
 #[derive(Debug, Clone)]
 pub(crate) enum Endpoint {
-    Source { stream: Arc<StreamShared>, channel: control::Channel, epoch: Epoch, index: usize },
+    Source { stream: Arc<StreamShared>, channel: control::Channel, epoch: Epoch, number: u32 },
     Sink { stream: Arc<StreamShared>, channel: control::Channel, id: SinkId, observer: bool },
 }
 
-/// What the application asks of the service thread.
+/// What the application asks of the service thread. Sources are named by their numbers: by then their places may be others'.
 #[derive(Debug)]
 pub(crate) enum Command {
     Ask(u64, to_runtime::Body),
     CloseSink(Arc<StreamShared>, usize, SinkId),
-    CloseSource(Arc<StreamShared>, usize, Epoch),
+    CloseSource(Arc<StreamShared>, u32, Epoch),
     ShareSegment(Arc<StreamShared>),
-    GiveUp(Arc<StreamShared>, usize, Vec<usize>),
+    GiveUp(Arc<StreamShared>, u32, Vec<usize>),
     /// Whether the service thread is to listen to them.
     EnsureBells(Arc<StreamShared>, bool),
     Shutdown,
@@ -86,7 +86,8 @@ pub enum Event {
         /// The sink.
         sink: SinkId,
     },
-    /// A stream under `strict` asks for more than this host and another have in common: sources and sinks of the two do not meet.
+    /// A stream under `strict` asks for more than this host and another have in common: sources and sinks of the two do not meet, until
+    /// a [`Self::QosChanged`] says that they do.
     QosRefused {
         /// The stream's name.
         stream: String,
@@ -347,9 +348,9 @@ impl Shared {
         self.wait_until(Duration::from_millis(500), || stream.rx.visit().sinks[index].is_none());
     }
 
-    pub(crate) fn close_source(&self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) {
-        self.command(Command::CloseSource(stream.clone(), index, epoch));
-        self.wait_until(Duration::from_millis(500), || stream.tx.visit().sources[index].is_none());
+    pub(crate) fn close_source(&self, stream: &Arc<StreamShared>, number: u32, epoch: Epoch) {
+        self.command(Command::CloseSource(stream.clone(), number, epoch));
+        self.wait_until(Duration::from_millis(500), || stream.tx.visit().source(number).is_none());
     }
 
     /// Shares the stream's segments with all its links and waits until they are mapped, at most a second.
@@ -365,11 +366,11 @@ impl Shared {
         self.command(Command::ShareSegment(stream.clone()));
     }
 
-    pub(crate) fn give_up(&self, stream: &Arc<StreamShared>, source: usize, links: &[usize]) {
+    pub(crate) fn give_up(&self, stream: &Arc<StreamShared>, source: u32, links: &[usize]) {
         self.command(Command::GiveUp(stream.clone(), source, links.to_vec()));
         self.wait_until(Duration::from_millis(500), || {
             let tx = stream.tx.visit();
-            let routes = tx.sources[source].as_ref().map(|s| &s.routes);
+            let routes = tx.source(source).map(|s| &s.routes);
             routes.is_none_or(|r| !r.iter().any(|r| links.contains(&r.link)))
         });
     }

@@ -17,7 +17,6 @@ use insane_shm::slab::{Taken, geometry_for, stride_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
-use std::collections::VecDeque;
 use std::mem::{forget, replace};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -32,7 +31,9 @@ const SEGMENT_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct Source {
     stream: Arc<StreamShared>,
+    /// Its place in the stream, which is its own as long as this handle lives, and its number, which is for ever.
     index: usize,
+    number: u32,
     epoch: Epoch,
     channel: ChannelId,
     options: SourceOptions,
@@ -139,26 +140,11 @@ impl Source {
         let epoch = Epoch::random();
         let id = channel.id(&session.domain(), &stream.name)?;
         let cell = session.cells().start(CellState::Source, epoch, SinkId(0))?;
-        let index = {
-            let mut tx = stream.tx.visit();
-            // Numbers are never used again: they stand in descriptors.
-            tx.sources.push(Some(TxSource {
-                channel: id.0,
-                sequence: 0,
-                priority: options.priority,
-                cell,
-                routes: Vec::new(),
-                ended: VecDeque::new(),
-                pack: None,
-                batching: false,
-                astray: 0,
-            }));
-            tx.sources.len() - 1
-        };
+        let (index, number) = stream.tx.visit().add_source(TxSource::new(id.0, options.priority, cell));
         let packs = !stream.reliable && !options.timestamps;
         let inside = goes_inside(options.message_bytes, stream.reliable);
         let room = if inside { 0 } else { stride_for(options.message_bytes as u64).unwrap_or(0) };
-        let this = Self { stream, index, epoch, channel: id, options, packs, room, forks: fork::count() };
+        let this = Self { stream, index, number, epoch, channel: id, options, packs, room, forks: fork::count() };
         if !inside {
             this.ensure_slots(this.options.message_bytes)?;
         }
@@ -166,7 +152,7 @@ impl Source {
             stream: this.stream.clone(),
             channel: channel.message(),
             epoch,
-            index,
+            number,
         });
         let body = to_runtime::Body::OpenSource(control::OpenSource {
             stream: this.stream.number.load(Ordering::Acquire),
@@ -780,7 +766,7 @@ impl Source {
                 if self.options.when_full == WhenFull::Fail {
                     return Err(Code::SinkFull.into());
                 }
-                self.stream.session.give_up(&self.stream, self.index, &full);
+                self.stream.session.give_up(&self.stream, self.number, &full);
                 given_up.append(&mut full);
                 start = Instant::now();
                 continue;
@@ -838,7 +824,7 @@ impl Source {
             tx.sources[self.index].is_some()
         };
         if open {
-            self.stream.session.close_source(&self.stream, self.index, self.epoch);
+            self.stream.session.close_source(&self.stream, self.number, self.epoch);
         }
     }
 }
@@ -846,5 +832,9 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         self.close();
+        // In a forked child the lock may be held by a thread that is not there.
+        if self.check().is_ok() {
+            self.stream.tx.visit().leave_place(self.index);
+        }
     }
 }

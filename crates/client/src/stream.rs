@@ -3,7 +3,7 @@
 use crate::error::{Code, Error, Result};
 use crate::options::{SinkOptions, SourceOptions};
 use crate::rx::Rx;
-use crate::session::{Shared, lock};
+use crate::session::{Endpoint, Shared, lock};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::tx::Tx;
@@ -146,6 +146,16 @@ impl Stream {
     #[must_use]
     pub fn cursors_forgotten(&self) -> u64 {
         self.shared.rx.visit().cursors.forgotten()
+    }
+
+    /// How many records the session has of the stream's sources, sinks and flows, open and closed: for tests.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        let mine = |end: &&Endpoint| Arc::ptr_eq(end.stream(), &self.shared);
+        let endpoints = lock(&self.shared.session.endpoints).iter().filter(mine).count();
+        let answers = lock(&self.shared.session.answers).len();
+        let tx = self.shared.tx.visit().records();
+        endpoints + answers + tx + self.shared.rx.visit().records()
     }
 
     /// Counts every slot of the stream once: for tests.

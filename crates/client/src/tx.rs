@@ -19,11 +19,13 @@ use std::sync::Arc;
 
 mod outcome;
 mod pack;
+mod places;
 #[cfg(test)]
 mod tests;
 
 pub use outcome::Outcome;
 pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
+pub(crate) use places::Places;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -40,6 +42,7 @@ pub(crate) struct Tx {
     pub(crate) blocks: Pool<Block>,
     pub(crate) links: Vec<Option<TxLink>>,
     pub(crate) sources: Vec<Option<TxSource>>,
+    pub(crate) places: Places,
     /// What all segments of this stream together may take, in bytes.
     pub(crate) share: u64,
     /// What one link may hold of it.
@@ -89,7 +92,8 @@ pub(crate) struct TxLink {
 /// A closed flow whose sink has not counted everything yet. If its process dies first, the rest is unconfirmed.
 #[derive(Debug)]
 pub(crate) struct Closing {
-    pub(crate) source: usize,
+    /// The source's number.
+    pub(crate) source: u32,
     pub(crate) sink: SinkId,
     cell: CellWriter,
     peer_cell: u32,
@@ -102,6 +106,8 @@ pub(crate) struct Closing {
 /// One source.
 #[derive(Debug)]
 pub(crate) struct TxSource {
+    /// By which others know it, who may do so for longer than it is there: unlike its place it is not used again.
+    pub(crate) number: u32,
     pub(crate) channel: u64,
     pub(crate) sequence: u64,
     /// The priority of its messages.
@@ -343,7 +349,7 @@ impl TxLink {
         if let Some(log) = &self.log {
             let is_of = |e: &&Entry| {
                 let d = &e.descriptor;
-                d.source as usize == flow.source && (first..=last).contains(&d.sequence) && e.is_out(&self.producer)
+                d.source == flow.source && (first..=last).contains(&d.sequence) && e.is_out(&self.producer)
             };
             let left = (log.iter().filter(is_of).count() as u64).min(flow.given - finished);
             flow.cell.add(Count::Unconfirmed, left);
@@ -363,7 +369,7 @@ impl TxLink {
             if ordinal <= finished {
                 break;
             }
-            if source as usize == flow.source && (first..=last).contains(&sequence) {
+            if source == flow.source && (first..=last).contains(&sequence) {
                 flow.cell.add(Count::Unconfirmed, 1);
                 ordinal -= 1;
             }
@@ -622,9 +628,7 @@ impl Tx {
         };
         let count = source.map_or(0, |(_, count)| count);
         let source = source.map(|(source, _)| source);
-        let Some(source) = source.and_then(|s| self.sources.get_mut(s as usize)).and_then(Option::as_mut) else {
-            return;
-        };
+        let Some(source) = source.and_then(|number| self.source_mut(number)) else { return };
         let live = source.routes.iter_mut().filter(|r| r.link == at).flat_map(|r| r.flows.iter_mut());
         // A sink that closes says so before it gives back what it did not take.
         let ended = source.ended.iter_mut().filter(|e| e.link == Some(at)).map(|e| &mut e.flow);
@@ -642,7 +646,9 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn emit_small(&mut self, index: usize, payload: &[u8]) -> Option<u64> {
         let Some(Some(source)) = self.sources.get_mut(index) else { return None };
-        let TxSource { sequence, cell, routes, pack: None, channel, priority, .. } = source else { return None };
+        let TxSource { number, sequence, cell, routes, pack: None, channel, priority, .. } = source else {
+            return None;
+        };
         let [route] = &mut routes[..] else { return None };
         let [flow] = &mut route.flows[..] else { return None };
         let Some(Some(link)) = self.links.get_mut(route.link) else { return None };
@@ -656,12 +662,12 @@ impl Tx {
         // Counted before it is published: a sink never sees a message that was meant for nobody.
         flow.given += 1;
         flow.cell.add(Count::Intended, 1);
-        let (channel, priority, joined) = (*channel, *priority, route.joined);
+        let (channel, source, priority, joined) = (*channel, *number, *priority, route.joined);
         let short = Descriptor {
             channel,
             sequence: *sequence,
             length,
-            source: index as u32,
+            source,
             priority,
             count: 1,
             joined,
@@ -702,7 +708,7 @@ impl Tx {
             slot: slot.slot,
             offset: emit.place.offset(),
             length: emit.length,
-            source: index as u32,
+            source: source.number,
             segment: slot.segment,
             flags: if emit.timestamp_ns != 0 { FLAG_TIMESTAMP } else { 0 },
             priority: emit.priority,
@@ -737,17 +743,18 @@ impl Tx {
 
     /// Ends one flow on a link: nothing emitted from now on is for it. What is still on its way stays pending until the sink
     /// has counted it, or, when `lost`, is unconfirmed. Returns the cell to end.
-    pub(crate) fn end_flow(&mut self, at: usize, index: usize, sink: SinkId, lost: bool) -> Option<CellWriter> {
-        let source = self.sources.get(index)?.as_ref()?;
+    pub(crate) fn end_flow(&mut self, at: usize, number: u32, sink: SinkId, lost: bool) -> Option<CellWriter> {
+        let index = self.place_of(number)?;
+        let source = self.sources[index].as_ref()?;
         // Who is at the other end of a link has no say in the flows of others.
         let r = source.routes.iter().position(|r| r.link == at)?;
         let f = source.routes[r].flows.iter().position(|f| f.sink == sink)?;
         self.close_pack(index, false);
-        let source = self.sources.get_mut(index)?.as_mut()?;
+        let source = self.sources[index].as_mut()?;
         let flow = source.routes[r].flows.remove(f);
         let link = self.links[at].as_mut();
         let closing = Closing {
-            source: index,
+            source: number,
             sink,
             cell: flow.cell.clone(),
             peer_cell: flow.peer_cell,
@@ -779,10 +786,8 @@ impl Tx {
     pub(crate) fn dissolve(&mut self, at: usize) -> Vec<CellWriter> {
         let mut cells = Vec::new();
         self.disinherit(at);
-        for index in 0..self.sources.len() {
-            let sinks: Vec<SinkId> =
-                self.routes(index).filter(|r| r.link == at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect();
-            cells.extend(sinks.into_iter().filter_map(|sink| self.end_flow(at, index, sink, true)));
+        for (number, sink, _) in self.flows_on(at) {
+            cells.extend(self.end_flow(at, number, sink, true));
         }
         self.end_closing(at);
         if let Some(mut link) = self.links[at].take() {
@@ -799,8 +804,8 @@ impl Tx {
     pub(crate) fn end_closing(&mut self, at: usize) {
         let Some(link) = self.links[at].as_mut() else { return };
         for flow in std::mem::take(&mut link.closing) {
-            let finished = link.unconfirmed(&flow);
-            let source = self.sources[flow.source].as_mut();
+            let finished = self.links[at].as_ref().map_or(flow.given, |link| link.unconfirmed(&flow));
+            let source = self.source_mut(flow.source);
             for ended in source.into_iter().flat_map(|s| s.ended.iter_mut()) {
                 if ended.link == Some(at) && ended.flow.sink == flow.sink {
                     ended.finished = finished;

@@ -731,6 +731,26 @@ impl Core {
         known.map_or_else(Vec::new, |(session, name, effective)| self.tell(session, &name, effective))
     }
 
+    /// A host that had refused a sink of this one serves its stream: its session is told what that gets.
+    pub fn served(&mut self, sink: SinkId, effective: EffectiveQos) -> Vec<Action> {
+        let mut sessions = self.sessions.values().filter(|s| !s.network);
+        let found = sessions.find_map(|s| Some((s.id, s.sinks.get(&sink)?.0.clone())));
+        found.map_or_else(Vec::new, |(session, stream)| self.tell(session, &stream, effective))
+    }
+
+    /// The network's session of this connection can have a flow now that it had refused: both ends hear of it as of a new one.
+    pub fn match_again(&mut self, conn: Conn, epoch: Epoch, sink: SinkId) -> Vec<Action> {
+        let found = self.sessions.get(&conn).and_then(|network| {
+            let (stream, id) = network.sinks.get(&sink)?;
+            let channel = self.streams.get(&(network.domain.clone(), stream.clone()))?.channels.get(id)?;
+            Some((stream.clone(), *id, *channel.sources.get(&epoch)?, channel.sinks.get(&sink)?.1))
+        });
+        if let Some((stream, id, source, observer)) = found {
+            self.match_flow(&stream, id, (epoch, source), (sink, conn), observer);
+        }
+        std::mem::take(&mut self.actions)
+    }
+
     /// What other hosts are to know of a sink.
     fn announce(&mut self, conn: Conn, sink: SinkId) {
         let Some(session) = self.sessions.get(&conn).filter(|s| !s.network) else { return };

@@ -1,7 +1,7 @@
 //! Datapaths that come later, or go and come back while the runtime works: interfaces that are made again, at the start or under load,
 //! and a plug-in's object that is not there yet. Without root: SKIPPED.
 
-use insane::{Qos, Reliability, SinkOptions};
+use insane::{Event, Qos, Reliability, Session, SinkOptions, SourceOptions};
 use insane_tests_host::Watchdog;
 use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
 use insane_tests_network::load::{are_whole, flows, numbers};
@@ -192,4 +192,58 @@ fn messages_in_frames_outlive_their_interface_and_their_memory_goes_with_them() 
     assert!(last.descriptors <= first.descriptors + 2, "{resident:?}");
     assert!(last.resident_kib < first.resident_kib + (24 << 10), "{resident:?}");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// Whether a session was told that a stream is refused under strict towards a host, and nothing of that host since.
+fn is_refused(session: &Session, host: &str) -> bool {
+    let of = |event: Event| match event {
+        Event::QosRefused { effective, .. } => (effective.peer == host).then_some(true),
+        Event::QosChanged { effective, .. } => (effective.peer == host).then_some(false),
+        _ => None,
+    };
+    session.events().into_iter().filter_map(of).next_back().unwrap_or(false)
+}
+
+#[test]
+fn what_strict_refused_while_its_datapath_was_away_comes_when_that_is_back() {
+    let _watchdog = Watchdog::start("strict", TEST);
+    for (number, qos) in [Qos::default(), reliable()].map(accelerated).into_iter().enumerate() {
+        let Some(cables) = Cables::new() else { return };
+        take_away(&cables, "veth1");
+        let mut runtimes = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+        let (a, b) = (runtimes[0].session("source"), runtimes[1].session("sink"));
+        let [to, from] = [&a, &b].map(|session| session.stream_with("strict", qos, true).unwrap());
+        let sink = from.sink("c").unwrap();
+        let options = SourceOptions { deadline: LIMIT, ..SourceOptions::default() };
+        let source = to.source_with("c", options).unwrap();
+        // At first; then after a restart of the source's runtime, with everything open.
+        for round in 0..2u8 {
+            let case = format!("{number}, {round}");
+            if round > 0 {
+                take_away(&cables, "veth1");
+                runtimes[0].kill();
+                runtimes[0].again();
+            }
+            let (mut here, mut there) = (false, false);
+            let told = || {
+                here |= is_refused(&a, "host-1");
+                there |= is_refused(&b, "host-0");
+                here && there
+            };
+            assert!(eventually(told), "{case}: {}", law(&a));
+            assert!(eventually(|| source.sinks() == 0), "{case}: {}", law(&a));
+            assert!(source.buffer(8).is_ok() && sink.try_consume().unwrap().is_none(), "{case}: both are open");
+            make_again(&cables, "veth1");
+            assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{case}: {}", law(&a));
+            for (stream, host) in [(&to, "host-1"), (&from, "host-0")] {
+                goes_over(stream, host, "xdp");
+                assert!(towards(stream, host).reasons.is_empty(), "{case}: {:?}", towards(stream, host));
+            }
+            source.send(&[round]).unwrap();
+            assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), [round], "{case}");
+            assert!(!is_refused(&a, "host-1") && !is_refused(&b, "host-0"), "{case}");
+            // What a runtime has counted goes with it.
+            assert!(round > 0 || eventually(|| law_holds(&a)), "{case}: {}", law(&a));
+        }
+    }
 }

@@ -64,23 +64,23 @@ pub(super) fn send_segments(pair: &mut PairEnd, link: u32) {
 
 /// Opens the flows that wait for a link. While it takes over from one that is `parked`, only that one's: others would get what was
 /// emitted before.
-pub(super) fn open_waiting(pair: &mut PairEnd, link: u32, parked: Option<&[(usize, SinkId)]>) {
+pub(super) fn open_waiting(pair: &mut PairEnd, link: u32, parked: Option<&[(u32, SinkId)]>) {
     let Some(outgoing) = pair.outgoing.get_mut(&link).filter(|o| o.offered.is_none()) else { return };
     let strict = outgoing.stream.strict.load(Ordering::Relaxed);
     for wanted in std::mem::take(&mut outgoing.waiting) {
-        let (index, epoch, sink, channel, observer) = wanted;
+        let (source, epoch, sink, channel, observer) = wanted;
         let Some(outgoing) = pair.outgoing.get_mut(&link) else { return };
-        if parked.is_some_and(|p| !p.contains(&(index, sink))) {
+        if parked.is_some_and(|p| !p.contains(&(source, sink))) {
             outgoing.waiting.push(wanted);
             continue;
         }
-        let key = (index as u32, sink);
+        let key = (source, sink);
         if let Some(asked) = outgoing.asked.get_mut(&key) {
             *asked = Asked { observer, again: Some(wanted) };
             continue;
         }
         outgoing.asked.insert(key, Asked { observer, again: None });
         let (epoch, sink) = (epoch.to_bytes(), sink.to_bytes());
-        pair.send(link, Body::FlowOpen(peer::FlowOpen { source: index as u32, epoch, sink, channel, strict }), &[]);
+        pair.send(link, Body::FlowOpen(peer::FlowOpen { source, epoch, sink, channel, strict }), &[]);
     }
 }

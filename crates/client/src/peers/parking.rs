@@ -57,11 +57,11 @@ impl Peers {
         self.parked.iter().find(|p| Arc::ptr_eq(&p.stream, stream)).map(|p| p.at)
     }
 
-    /// The sinks of sources, by the sources' places, that wait for a link of a stream; `None`: none do.
-    pub(super) fn parked_flows(&self, stream: &Arc<StreamShared>) -> Option<Vec<(usize, SinkId)>> {
+    /// The sinks of sources, by the sources' numbers, that wait for a link of a stream; `None`: none do.
+    pub(super) fn parked_flows(&self, stream: &Arc<StreamShared>) -> Option<Vec<(u32, SinkId)>> {
         let parked = self.parked_place(stream)?;
         let flows = stream.tx.visit().flows_on(parked);
-        Some(flows.into_iter().map(|(index, sink, _)| (index, sink)).collect())
+        Some(flows.into_iter().map(|(number, sink, _)| (number, sink)).collect())
     }
 
     /// When there is something to be done for parked links.
@@ -96,8 +96,8 @@ impl Peers {
             let (stream, at) = (self.parked[n].stream.clone(), self.parked[n].at);
             let flows = stream.tx.visit().flows_on(at);
             let heir = self.heir(&stream).map(|heir| (heir.at, heir.reopened.clone()));
-            let is_back = |(index, sink, _): &(usize, SinkId, bool)| {
-                heir.as_ref().is_some_and(|(_, reopened)| reopened.contains_key(&(*index, *sink)))
+            let is_back = |(number, sink, _): &(u32, SinkId, bool)| {
+                heir.as_ref().is_some_and(|(_, reopened)| reopened.contains_key(&(*number, *sink)))
             };
             let (back, missing): (Vec<_>, Vec<_>) = flows.into_iter().partition(is_back);
             if self.parked[n].busy && (back.is_empty() || !missing.is_empty()) {
@@ -137,10 +137,10 @@ impl Peers {
     }
 
     /// Ends flows of a parked link: their sinks did not come back.
-    fn give_up_flows(&self, stream: &Arc<StreamShared>, at: usize, flows: &[(usize, SinkId, bool)]) {
-        for (index, sink, _) in flows {
+    fn give_up_flows(&self, stream: &Arc<StreamShared>, at: usize, flows: &[(u32, SinkId, bool)]) {
+        for (number, sink, _) in flows {
             self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
-            let cell = stream.tx.visit().end_flow(at, *index, *sink, true);
+            let cell = stream.tx.visit().end_flow(at, *number, *sink, true);
             if let Some(cell) = cell {
                 self.shared.cells().end(cell.index());
             }
@@ -154,7 +154,7 @@ impl Peers {
         }
     }
 
-    fn give_up_parked(&self, parked: &ParkedLink, flows: &[(usize, SinkId, bool)]) {
+    fn give_up_parked(&self, parked: &ParkedLink, flows: &[(u32, SinkId, bool)]) {
         // First the event: who sees that the sink is gone finds it.
         for (_, sink, _) in flows {
             self.shared.event(Event::SinkGivenUp { stream: parked.stream.name.clone(), sink: *sink });
@@ -196,18 +196,18 @@ impl Peers {
     }
 
     /// Whether a source is to be closed only when its flows have a runtime again, which is then seen to.
-    pub(crate) fn close_later(&mut self, stream: &Arc<StreamShared>, index: usize, epoch: Epoch) -> bool {
-        let parked = stream.tx.visit().is_parked(index);
+    pub(crate) fn close_later(&mut self, stream: &Arc<StreamShared>, number: u32, epoch: Epoch) -> bool {
+        let parked = stream.tx.visit().is_parked(number);
         if parked {
-            self.closing.push((stream.clone(), index, epoch));
+            self.closing.push((stream.clone(), number, epoch));
         }
         parked
     }
 
     /// The sources that can be closed now.
-    pub(crate) fn closable(&mut self) -> Vec<(Arc<StreamShared>, usize, Epoch)> {
+    pub(crate) fn closable(&mut self) -> Vec<(Arc<StreamShared>, u32, Epoch)> {
         let (later, now) =
-            std::mem::take(&mut self.closing).into_iter().partition(|(s, index, _)| s.tx.visit().is_parked(*index));
+            std::mem::take(&mut self.closing).into_iter().partition(|(s, number, _)| s.tx.visit().is_parked(*number));
         self.closing = later;
         now
     }

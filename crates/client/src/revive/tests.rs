@@ -103,17 +103,8 @@ impl World {
                     TxFlow::new(SinkId(sink), cell, runtime.cells[&(source, sink)].1, false, 1)
                 })
                 .collect();
-            tx.sources.push(Some(TxSource {
-                channel: 1,
-                sequence: 0,
-                priority: 0,
-                cell: own,
-                routes: vec![Route { link: runtime.at, flows, joined: SINKS as u16 }],
-                ended: VecDeque::new(),
-                pack: None,
-                batching: false,
-                astray: 0,
-            }));
+            let routes = vec![Route { link: runtime.at, flows, joined: SINKS as u16 }];
+            assert_eq!(tx.add_source(TxSource { routes, ..TxSource::new(1, 0, own) }), (source, source as u32));
         }
         (Self { tx, shared, cells, next_cell, sinks: Sinks::default(), seed }, runtime)
     }
@@ -189,7 +180,7 @@ impl World {
     fn reopened(runtime: &Runtime) -> AllReopened {
         let reopened = |sink: u128, cell| Reopened { cell, join: sink as u16 };
         let all = runtime.cells.iter();
-        all.map(|((source, sink), (_, cell))| ((*source, SinkId(*sink)), reopened(*sink, *cell))).collect()
+        all.map(|((source, sink), (_, cell))| ((*source as u32, SinkId(*sink)), reopened(*sink, *cell))).collect()
     }
 }
 

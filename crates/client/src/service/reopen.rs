@@ -59,7 +59,7 @@ fn later(wait: Duration) -> Duration {
 }
 
 impl Endpoint {
-    fn stream(&self) -> &Arc<StreamShared> {
+    pub(crate) fn stream(&self) -> &Arc<StreamShared> {
         match self {
             Self::Source { stream, .. } | Self::Sink { stream, .. } => stream,
         }
@@ -88,7 +88,7 @@ impl Endpoint {
     /// Notes why it is refused. Whether it is for another reason than before.
     fn refuse(&self, why: &Error) -> bool {
         let before = match self {
-            Self::Source { stream, index, .. } => stream.tx.visit().refused.insert(*index, why.clone()),
+            Self::Source { stream, number, .. } => stream.tx.visit().refuse(*number, why),
             Self::Sink { stream, id, .. } => {
                 let mut rx = stream.rx.visit();
                 let index = rx.sinks.iter().position(|s| s.as_ref().is_some_and(|s| s.id == *id));
@@ -101,7 +101,7 @@ impl Endpoint {
     /// It is open again. Whether it was refused.
     fn is_back(&self) -> bool {
         match self {
-            Self::Source { stream, index, .. } => stream.tx.visit().refused.remove(index).is_some(),
+            Self::Source { stream, number, .. } => stream.tx.visit().is_back(*number),
             Self::Sink { stream, id, .. } => {
                 let mut rx = stream.rx.visit();
                 let index = rx.sinks.iter().position(|s| s.as_ref().is_some_and(|s| s.id == *id && s.open));
@@ -250,7 +250,7 @@ impl Service {
     /// Closes what is refused for good, as if the application had.
     fn close_end(&mut self, end: &Endpoint) {
         match end {
-            Endpoint::Source { stream, epoch, index, .. } => self.close_source(stream, *index, *epoch),
+            Endpoint::Source { stream, epoch, number, .. } => self.close_source(stream, *number, *epoch),
             Endpoint::Sink { stream, id, .. } => {
                 lock(&self.shared.endpoints).retain(|one| !one.is(end));
                 let index = {

@@ -247,7 +247,7 @@ impl Tx {
                 slot: slot.slot,
                 offset: place.offset(),
                 length,
-                source: index as u32,
+                source: source.number,
                 segment: slot.segment,
                 flags,
                 priority: source.priority,

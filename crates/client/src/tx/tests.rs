@@ -16,23 +16,21 @@ fn source_and_sink() -> (Tx, Consumer) {
     let counters = || Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
     let (cells, theirs) = (counters(), counters());
     theirs.start(0, CellState::Consuming, 1, 1).unwrap();
+    theirs.start(1, CellState::Consuming, 2, 1).unwrap();
     let cell = cells.start(1, CellState::Producing, 1, 1).unwrap();
     let flows = vec![TxFlow::new(SinkId(1), cell, 0, false, 1)];
     let mut tx = Tx { share: 1 << 20, ..Tx::default() };
     tx.links.push(Some(TxLink::new(producer, theirs, (false, false), Shared::for_tests())));
-    tx.sources.push(Some(TxSource {
-        channel: 1,
-        sequence: 0,
-        priority: 0,
-        cell: cells.start(0, CellState::Source, 1, 0).unwrap(),
-        routes: vec![Route { link: 0, flows, joined: 1 }],
-        ended: VecDeque::new(),
-        pack: None,
-        batching: false,
-        astray: 0,
-    }));
+    let source = TxSource::new(1, 0, cells.start(0, CellState::Source, 1, 0).unwrap());
+    tx.add_source(TxSource { routes: vec![Route { link: 0, flows, joined: 1 }], ..source });
     tx.share_out();
     (tx, consumer)
+}
+
+/// Emits a small message with a deadline; its number.
+fn emit_one(tx: &mut Tx, index: usize) -> u64 {
+    let (place, inline, length, timestamp_ns) = (Place::NONE, &[7; 8], 8, 0);
+    tx.emit(index, &Emit { place, inline, length, deadline_ns: 1, timestamp_ns, priority: 0, more: false }).unwrap()
 }
 
 fn expire_all(consumer: &mut Consumer) {
@@ -50,16 +48,7 @@ fn expire_many(ask: bool) {
             expire_all(&mut consumer);
             assert!(tx.has_room(0, Place::NONE));
         }
-        let emit = Emit {
-            place: Place::NONE,
-            inline: &[7; 8],
-            length: 8,
-            deadline_ns: 1,
-            timestamp_ns: 0,
-            priority: 0,
-            more: false,
-        };
-        assert_eq!(tx.emit(0, &emit).unwrap(), n);
+        assert_eq!(emit_one(&mut tx, 0), n);
         if !ask && n % u64::from(ENTRIES) == 0 {
             expire_all(&mut consumer);
         }
@@ -75,4 +64,77 @@ fn expire_many(ask: bool) {
 fn what_is_kept_of_expired_messages_is_bounded() {
     expire_many(false);
     expire_many(true);
+}
+
+/// Closes the source in a place, without waiting for what it has emitted.
+fn close(tx: &mut Tx, place: usize) -> TxSource {
+    let number = tx.sources[place].as_ref().unwrap().number;
+    for (source, sink, _) in tx.flows_on(0).into_iter().filter(|(source, ..)| *source == number) {
+        tx.end_flow(0, source, sink, false).unwrap();
+    }
+    tx.take_source(number).unwrap()
+}
+
+#[test]
+fn the_place_of_a_closed_source_is_used_again_once_its_handle_is_gone() {
+    let (mut tx, _consumer) = source_and_sink();
+    let cell = close(&mut tx, 0).cell;
+    let add = |tx: &mut Tx| tx.add_source(TxSource::new(1, 0, cell.clone()));
+    assert_eq!(add(&mut tx), (1, 1));
+    tx.leave_place(0);
+    assert_eq!(add(&mut tx), (0, 2));
+    // Its handle is gone before it is closed, as when the runtime is gone or the service thread has much to do.
+    tx.leave_place(0);
+    assert_eq!(add(&mut tx), (2, 3));
+    assert!(tx.refuse(2, &Code::QuotaExceeded.into()).is_none());
+    close(&mut tx, 0);
+    assert!(tx.place_of(2).is_none() && !tx.is_back(2) && tx.take_source(2).is_none());
+    assert_eq!(add(&mut tx), (0, 4));
+    assert!(tx.refused.is_empty() && tx.source(4).is_some());
+    // All numbers were used once.
+    tx.places.next = 1;
+    assert_eq!(add(&mut tx), (3, 2));
+    let before = tx.records();
+    for _ in 0..10_000 {
+        let (place, _) = add(&mut tx);
+        close(&mut tx, place);
+        tx.leave_place(place);
+    }
+    assert!(tx.records() <= before + 2, "{} and {before} before", tx.records());
+}
+
+#[test]
+fn what_comes_late_of_a_closed_source_is_not_taken_for_that_of_the_next_in_its_place() {
+    for dies in [false, true] {
+        let (mut tx, mut consumer) = source_and_sink();
+        assert_eq!(emit_one(&mut tx, 0), 1);
+        let old = close(&mut tx, 0);
+        tx.leave_place(0);
+        let flow = &old.ended[0].flow;
+        let counts = Counters::create(Arc::new(Heap::new(bytes(1))), 1).unwrap();
+        let new = TxFlow::new(flow.sink, counts.start(0, CellState::Producing, 2, 1).unwrap(), 1, false, 1);
+        let routes = vec![Route { link: 0, flows: vec![new], joined: 2 }];
+        let next = TxSource { routes, ..TxSource::new(1, 0, old.cell.clone()) };
+        assert_eq!(tx.add_source(next), (0, 1));
+        assert_eq!(emit_one(&mut tx, 0), 1);
+        if dies {
+            // Of each one message is unconfirmed.
+            tx.dissolve(0);
+            assert_eq!(flow.cell.value(Count::Unconfirmed), 1);
+            assert_eq!(counts.get(0).unwrap().get(Count::Unconfirmed), 1);
+            assert_eq!(tx.outcome(0, 1).unwrap().unconfirmed, 1);
+            continue;
+        }
+        let first = consumer.poll().unwrap().unwrap().descriptor;
+        consumer.release(&first, Fate::Expired);
+        consumer.settle();
+        tx.reclaim_all();
+        assert!(tx.sources[0].as_ref().unwrap().routes[0].flows[0].fates.is_empty());
+        let second = consumer.poll().unwrap().unwrap().descriptor;
+        assert_ne!((first.source, first.sequence), (second.source, second.sequence));
+        consumer.release(&second, Fate::Expired);
+        consumer.settle();
+        tx.reclaim_all();
+        assert_eq!(tx.sources[0].as_ref().unwrap().routes[0].flows[0].fates, [(1, Fate::Expired)]);
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) trait Directory: Send + std::fmt::Debug {
     fn announce(&mut self, sink: &host::Announce);
     /// It has it no more.
     fn withdraw(&mut self, sink: SinkId);
+    /// What this host has said of a sink that it has.
+    fn own(&self, sink: SinkId) -> Option<&host::Announce>;
     /// There is one host more; it is the last.
     fn host_added(&mut self);
     /// Whether anything of a host is known.
@@ -170,6 +172,10 @@ impl Directory for Told {
         if self.own.remove(&sink).is_some() {
             self.tell_all(&to_host::Body::Withdraw(host::Withdraw { sink: sink.to_bytes() }));
         }
+    }
+
+    fn own(&self, sink: SinkId) -> Option<&host::Announce> {
+        self.own.get(&sink)
     }
 
     fn host_added(&mut self) {

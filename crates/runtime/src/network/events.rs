@@ -233,6 +233,7 @@ impl Hub {
                     tracing::debug!(me = self.own_name, %epoch, %sink, "attached here");
                     let ready = wire::Ready { epoch: epoch.to_bytes(), sink: sink.to_bytes(), join: 0, answer: false };
                     self.hosts[host].say(Body::Ready(ready), &mut self.underway);
+                    self.is_served(host, sink);
                     self.try_accept(host, epoch);
                 }
             }

@@ -22,6 +22,9 @@ use std::time::Duration;
 /// Words for the host that wait for it to take those before, at most: more would be more than all that there is to say.
 const CONTROL_WAITING: usize = 1 << 20;
 
+/// Among so few attached sinks those of sources that have ended are not looked for.
+const FEW_READY: usize = 64;
+
 /// Messages of a best-effort flow that wait for their turn, at most.
 const MOST_QUEUED: u64 = 4096;
 
@@ -100,7 +103,9 @@ pub(crate) struct Host {
     last_join: u32,
     /// Sinks of the host that are attached to local sources.
     pub(crate) ready: BTreeSet<(SinkId, Epoch)>,
-    /// Sinks of this host that it has refused, and whose sessions were told.
+    /// How many of those there are when sources that have ended are to be looked for among them.
+    enough_ready: usize,
+    /// Sinks of this host that it has refused, and whose sessions were told, as long as they are there.
     pub(crate) refused: HashSet<SinkId>,
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
@@ -207,6 +212,7 @@ impl Host {
             joins: HashMap::new(),
             last_join: 0,
             ready: BTreeSet::new(),
+            enough_ready: FEW_READY,
             refused: HashSet::new(),
             accounts: Vec::new(),
             by_key: HashMap::new(),
@@ -682,6 +688,17 @@ impl Host {
         if self.joins.len() > self.flows.len() {
             let Self { joins, flows, .. } = self;
             joins.retain(|epoch, _| flows.iter().flatten().any(|flow| flow.epoch == *epoch));
+        }
+        self.forget_ready();
+    }
+
+    /// Forgets what was attached to sources that have no flow to the host any more, once there may be much of that. With a flow's
+    /// beginning the host is told of its source, and says again what is attached there.
+    fn forget_ready(&mut self) {
+        if self.ready.len() > self.enough_ready {
+            let live: HashSet<Epoch> = self.flows.iter().flatten().map(|flow| flow.epoch).collect();
+            self.ready.retain(|(_, epoch)| live.contains(epoch));
+            self.enough_ready = FEW_READY.max(2 * self.ready.len());
         }
     }
 

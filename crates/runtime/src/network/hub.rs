@@ -871,7 +871,12 @@ impl Hub {
     fn withdraw(&mut self, sinks: &mut Vec<SinkId>) {
         if !sinks.is_empty() {
             self.read_pairs();
-            sinks.drain(..).for_each(|sink| self.directory.withdraw(sink));
+            for sink in sinks.drain(..) {
+                for host in &mut self.hosts {
+                    host.refused.remove(&sink);
+                }
+                self.directory.withdraw(sink);
+            }
             self.pass_on();
         }
     }

@@ -74,7 +74,7 @@ use crate::rebind::Asked;
 use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
-use insane_wire::id::{SessionId, SinkId};
+use insane_wire::id::{Epoch, SessionId, SinkId};
 use insane_wire::qos::{EffectiveQos, Qos};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,6 +121,10 @@ pub(crate) enum FromNetwork {
     HostForgotten(String),
     /// A host of this name refuses a sink of this one, for these reasons.
     Refused(SinkId, String, Vec<String>),
+    /// What was refused under `strict` of a source here and a sink of another host, whose session that is, can be had now.
+    Again(Conn, Epoch, SinkId),
+    /// A host that had refused a sink of this one serves its stream.
+    Served(SinkId, EffectiveQos),
     /// What is answered to one who has asked beside the sessions.
     Answer(Conn, ToClient),
 }
@@ -157,6 +161,8 @@ impl FromNetwork {
                 Vec::new()
             }
             Self::Refused(sink, host, reasons) => core.refused(sink, &host, reasons),
+            Self::Again(conn, epoch, sink) => core.match_again(conn, epoch, sink),
+            Self::Served(sink, effective) => core.served(sink, effective),
             Self::Answer(conn, message) => vec![Action::Send(conn, message)],
         }
     }

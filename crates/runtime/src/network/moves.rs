@@ -237,9 +237,11 @@ impl Hub {
         }
     }
 
-    /// Moves every stream towards a host for which another datapath is now the one to be used.
+    /// Moves every stream towards a host for which another datapath is now the one to be used, and has asked again for what was refused
+    /// for want of it.
     fn rebind_all(&mut self, host: usize, now: Duration) {
         (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, at, now));
+        self.ask_again(host);
     }
 
     /// Moves a flow if another datapath is now the one to be used.

@@ -308,6 +308,9 @@ impl Hub {
         if let Some(remote) = self.domains[at].remotes[source].as_mut() {
             (remote.flow, remote.orphaned) = (Some(flow), None);
             one.lanes.accept(flow, if remote.reliable { remote.cursor } else { 0 });
+            let open = remote.taps.iter().filter(|t| t.state == TapState::Open && one.refused.contains(&t.sink));
+            let refused: Vec<SinkId> = open.map(|t| t.sink).collect();
+            refused.into_iter().for_each(|sink| self.is_served(host, sink));
         }
     }
 
@@ -411,7 +414,7 @@ impl Hub {
         let (host, announced) = (known.host, known.announced.clone());
         let choice = self.choose(host, &announced.stream, announced.qos.unwrap_or_default());
         if (strict || announced.strict) && !choice.effective.reasons.is_empty() {
-            return self.refuse(at, (link, source), sink, host, choice.effective);
+            return self.refuse(at, (link, source), (sink, epoch), host, choice.effective);
         }
         let lane = self.port_of(host, choice.kind);
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
@@ -473,8 +476,16 @@ impl Hub {
     }
 
     /// A host serves less than what was asked for under `strict`: its sink is refused, and both ends are told.
-    fn refuse(&mut self, at: usize, (link, source): (usize, u32), sink: SinkId, host: usize, served: EffectiveQos) {
+    fn refuse(
+        &mut self,
+        at: usize,
+        (link, source): (usize, u32),
+        (sink, epoch): (SinkId, Epoch),
+        host: usize,
+        served: EffectiveQos,
+    ) {
         self.domains[at].detach(link, source, sink);
+        self.domains[at].note_refused(link, (sink, epoch));
         tracing::info!(host = self.hosts[host].name, %sink, reasons = ?served.reasons, "refused under strict");
         let refused = wire::Refused { sink: sink.to_bytes(), reasons: served.reasons.clone() };
         self.hosts[host].say(Body::Refused(refused), &mut self.underway);
@@ -484,7 +495,8 @@ impl Hub {
     /// A host has refused a sink of this one.
     fn refused(&mut self, host: usize, sink: SinkId, reasons: &[String]) {
         let one = &mut self.hosts[host];
-        if one.refused.len() >= MAX_READY || !one.refused.insert(sink) {
+        // A word about one that has closed meanwhile is of no use to anybody.
+        if self.directory.own(sink).is_none() || !one.refused.insert(sink) {
             return;
         }
         // They are shown to people: of another host, so only what can be a reason.

@@ -88,3 +88,21 @@ fn a_host_that_takes_nothing_that_is_said_to_it_is_left() {
     stand.pass(Duration::from_secs(1));
     assert_eq!((stand.holds().under_way, stand.hub.hosts[0].lost), (0, 1));
 }
+
+#[test]
+fn what_is_kept_of_refused_sinks_goes_with_them() {
+    let mut stand = Stand::new();
+    let refuse = |stand: &mut Stand, sink: [u8; 16]| {
+        stand.say(&word(Body::Refused(wire::Refused { sink: sink.to_vec(), reasons: Vec::new() })));
+    };
+    for sink in 1..=u8::MAX {
+        stand.sink(0, [sink; 16], 5, true);
+        refuse(&mut stand, [sink; 16]);
+        assert_eq!(stand.hub.hosts[0].refused.len(), 1, "{sink}");
+        stand.sink(0, [sink; 16], 5, false);
+        // It was said before it was heard that the sink is gone; of others nobody has heard at all.
+        refuse(&mut stand, [sink; 16]);
+        refuse(&mut stand, [0; 16]);
+        assert_eq!(stand.hub.hosts[0].refused.len(), 0, "{sink}");
+    }
+}

@@ -343,3 +343,31 @@ fn a_link_is_searched_for_flows_that_are_over_only_if_there_may_be_some() {
     stand.pass(Duration::from_millis(10));
     assert_eq!(intake(&stand), (0, false));
 }
+
+#[test]
+fn what_is_kept_of_sinks_that_were_attached_to_sources_that_have_ended_is_bounded() {
+    let (mut stand, mut session) = speaking(0);
+    for epoch in (1..=u8::MAX).filter(|epoch| *epoch != VICTIM) {
+        let number = epoch.into();
+        stand.source(0, [epoch; 16], 5, true);
+        session.open(&mut stand, number, epoch, 1, 5);
+        session.end(number, 1);
+        stand.source(0, [epoch; 16], 5, false);
+        stand.pass(Duration::from_millis(10));
+    }
+    let one = &stand.hub.hosts[0];
+    assert_eq!((one.flows.iter().flatten().count(), one.accounts.iter().flatten().count()), (1, 1));
+    assert!(one.ready.len() < 100, "{}", one.ready.len());
+    let key = |epoch: u8| (SinkId(u128::from_le_bytes([1; 16])), Epoch(u128::from_le_bytes([epoch; 16])));
+    assert!(one.ready.contains(&key(VICTIM)), "its source is there");
+    // A source that was forgotten has its sink again: its host is told of it, and says again what is attached.
+    assert!(!one.ready.contains(&key(1)));
+    stand.heard.clear();
+    stand.source(0, [1; 16], 5, true);
+    session.open(&mut stand, 1000, 1, 1, 5);
+    let about = |bytes: &Vec<u8>| match decode::<ToHost>(bytes).ok()?.body {
+        Some(Body::Source(about)) => Some(about.epoch),
+        _ => None,
+    };
+    assert_eq!(stand.heard.iter().filter_map(about).collect::<Vec<_>>(), [[1; 16]]);
+}
