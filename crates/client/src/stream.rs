@@ -122,6 +122,10 @@ impl Stream {
     /// Opens a sink with default options. Blocks for the answer of the runtime, and until the sources that exist already
     /// know it (at most a second).
     ///
+    /// The sinks of a stream share the session's links, and the room on them: what one of them keeps or has not taken yet
+    /// leaves that much less for the others, and one that takes nothing stops what comes to all of them. Who may fall
+    /// behind belongs in a session of its own.
+    ///
     /// # Errors
     /// As [`Self::source`].
     pub fn sink<'a>(&self, channel: impl Into<Channel<'a>>) -> Result<Sink> {

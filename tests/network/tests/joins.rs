@@ -4,10 +4,10 @@
 use insane::{Qos, Sink, Source};
 use insane_shm::counters::{CellCounts, CellState, Count, FINAL_AT_SINK};
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable};
+use insane_tests_network::{Ends, LIMIT, eventually, hosts, law, law_holds, reliable};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(60);
 const JOINS: u64 = 60;
@@ -15,7 +15,7 @@ const JOINS: u64 = 60;
 /// Emits messages small and large until told to stop, in bursts between which what is best effort can be taken.
 fn emit(source: &Source, over: &AtomicBool) -> u64 {
     let mut n = 0;
-    while !over.load(Ordering::Acquire) {
+    while !over.load(Ordering::Relaxed) {
         n += 1;
         source.send(&vec![n as u8; [16, 300, 4000][n as usize % 3]]).unwrap();
         if n % 16 == 0 {
@@ -25,30 +25,46 @@ fn emit(source: &Source, over: &AtomicBool) -> u64 {
     n
 }
 
-/// Takes what comes until `most` have, or nothing has for a while and nothing more `may`.
-fn take(sink: &Sink, most: u64, gapless: bool, may: impl Fn() -> bool) -> u64 {
-    let (mut seen, mut last) = (0, None);
-    while seen < most {
-        let message = match sink.consume_timeout(Duration::from_millis(1500)) {
-            Ok(message) => message,
-            // A source that emits as fast as it can beside much else may keep its messages waiting for longer.
-            Err(_) if may() => continue,
-            Err(_) => break,
-        };
-        let number = message.sequence();
-        assert!(last.is_none_or(|last| number == last + 1 || (!gapless && number > last)), "{number} after {last:?}");
-        (seen, last) = (seen + 1, Some(number));
-    }
-    seen
+/// What a sink has taken.
+#[derive(Default)]
+struct Taken {
+    count: u64,
+    last: Option<u64>,
 }
 
-/// Ends what runs until then, also when a check fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+impl Taken {
+    fn note(&mut self, number: u64, gapless: bool) {
+        let last = self.last;
+        assert!(last.is_none_or(|last| number == last + 1 || (!gapless && number > last)), "{number} after {last:?}");
+        (self.count, self.last) = (self.count + 1, Some(number));
     }
+}
+
+/// Takes what comes until it is over and nothing has come for a while.
+fn take(sink: &Sink, gapless: bool, over: &AtomicBool) -> u64 {
+    let mut taken = Taken::default();
+    loop {
+        match sink.consume_timeout(Duration::from_millis(1500)) {
+            Ok(message) => taken.note(message.sequence(), gapless),
+            Err(_) if over.load(Ordering::Relaxed) => return taken.count,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Takes what comes to either sink until each has had so much. They share a link with all others of their session: one that took
+/// nothing meanwhile would fill it, and then nothing would come to any.
+fn take_both(sinks: &[Sink; 2], most: u64, gapless: bool) -> [u64; 2] {
+    let mut taken = [Taken::default(), Taken::default()];
+    eventually(|| {
+        for (sink, taken) in sinks.iter().zip(&mut taken) {
+            while let Some(message) = sink.try_consume().unwrap() {
+                taken.note(message.sequence(), gapless);
+            }
+        }
+        taken.iter().all(|taken| taken.count >= most)
+    });
+    taken.map(|taken| taken.count)
 }
 
 /// What cells say of each sink: the sum of some counts.
@@ -70,19 +86,16 @@ fn check(qos: Qos, gapless: bool) {
     let over = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let emitting = scope.spawn(|| emit(&source, &over));
-        let taking = scope.spawn(|| take(&always, u64::MAX, gapless, || !over.load(Ordering::Acquire)));
+        let taking = scope.spawn(|| take(&always, gapless, &over));
         let ends = Ends(&over);
         let mut seen = 0;
         for join in 0..JOINS {
             // Two at once, and now and then one that leaves before anything came.
             let pair = [sinks.sink("joins").unwrap(), sinks.sink("joins").unwrap()];
             if join % 7 != 6 {
-                for sink in &pair {
-                    let joined = Instant::now();
-                    let came = take(sink, 20, gapless, || joined.elapsed() < LIMIT);
-                    assert_eq!(came, 20, "join {join}: {}", law(&a));
-                    seen += came;
-                }
+                let came = take_both(&pair, 20, gapless);
+                assert!(came.iter().all(|came| *came >= 20), "join {join}: {came:?}; {}", law(&a));
+                seen += came.iter().sum::<u64>();
             }
         }
         drop(ends);

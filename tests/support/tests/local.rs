@@ -84,6 +84,31 @@ fn a_full_link_drops_alone_and_counts() {
 }
 
 #[test]
+fn sinks_of_one_session_share_the_room_on_their_link() {
+    let _watchdog = Watchdog::start("share", LIMIT);
+    let host = Host::with(|c| c.quota.link_entries = 64);
+    let (a, b) = (host.session("source"), host.session("sinks"));
+    let sinks = b.stream(Qos::default()).unwrap();
+    let [reads, sleeps] = [(); 2].map(|()| sinks.sink("shared").unwrap());
+    let source = a.stream(Qos::default()).unwrap().source("shared").unwrap();
+    assert_eq!(source.wait_for_sinks(2, LIMIT), 2);
+    let send = |count: u8| {
+        for i in 0..count {
+            source.send(&[i; 300]).unwrap();
+        }
+    };
+    let take = |sink: &insane::Sink| std::iter::from_fn(|| sink.try_consume().unwrap().map(drop)).count();
+    send(64);
+    assert_eq!(take(&reads), 64);
+    send(64);
+    assert_eq!(take(&reads), 0, "the other has the room");
+    assert_eq!(take(&sleeps), 64);
+    send(64);
+    assert_eq!([&reads, &sleeps].map(take), [64, 64]);
+    reconcile([&a, &b], 384, 256);
+}
+
+#[test]
 fn a_reliable_source_waits_and_then_does_what_it_was_told() {
     let _watchdog = Watchdog::start("reliable", LIMIT);
     let host = Host::with(|c| c.quota.link_entries = 16);
