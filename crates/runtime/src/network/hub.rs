@@ -400,9 +400,9 @@ impl Hub {
                     }
                 }
             }
-            for remote in domain.remotes.iter().flatten().filter(|r| r.reliable) {
-                if let Some(flow) = remote.flow {
-                    self.hosts[remote.host].lanes.advance(flow, remote.cursor);
+            for remote in domain.remotes.iter_mut().flatten() {
+                if let Some((flow, cursor)) = remote.take_cursor() {
+                    self.hosts[remote.host].lanes.advance(flow, cursor);
                 }
             }
         }

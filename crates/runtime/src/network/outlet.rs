@@ -153,6 +153,8 @@ pub(crate) struct Remote {
     /// The number of the last message that was handed on, and of the last that all sinks have.
     pub(crate) last: u64,
     pub(crate) cursor: u64,
+    /// Of which flow the path was told that last.
+    told_cursor: Option<(FlowId, u64)>,
     pub(crate) taps: Vec<Tap>,
     /// Reliable: the sinks that its host knows to be attached, and since when they are waited for.
     pub(crate) expected: (Vec<SinkId>, std::time::Duration),
@@ -319,6 +321,7 @@ impl Remote {
             flow: None,
             last: 0,
             cursor: 0,
+            told_cursor: None,
             taps: Vec::new(),
             expected: (Vec::new(), std::time::Duration::ZERO),
             stalled: VecDeque::new(),
@@ -381,6 +384,14 @@ impl Remote {
         let mut open =
             self.taps.iter().filter(|t| t.outlet == Some(outlet) && t.state == TapState::Open && t.joined).peekable();
         open.peek().is_some() && open.all(|t| t.scattered)
+    }
+
+    /// What the path of its flow is to be told of its sinks, if that is news: they are asked for it every few microseconds.
+    pub(crate) fn take_cursor(&mut self) -> Option<(FlowId, u64)> {
+        let flow = self.flow.filter(|_| self.reliable)?;
+        let news = Some((flow, self.cursor)).filter(|now| self.told_cursor != Some(*now));
+        self.told_cursor = news.or(self.told_cursor);
+        news
     }
 
     /// Whether messages of it wait for memory.
