@@ -1,7 +1,7 @@
 //! Load that shows what became of it: numbers that a source counts up and a sink takes.
 
 use crate::{eventually, law, law_holds};
-use insane::{Session, Sink, Source};
+use insane::{Message, Session, Sink, Source};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -24,16 +24,21 @@ fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
     next
 }
 
+/// The number that a message is made of.
+fn number_of(message: &Message<'_>) -> u32 {
+    let bytes = message.to_vec();
+    let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    assert!(bytes == number.to_le_bytes().repeat(times(number)), "{number} is not whole");
+    number
+}
+
 /// Takes numbers until nothing comes any more after `over` was told; all of them.
 fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> {
     let mut got = Vec::new();
     loop {
         match sink.consume_timeout(Duration::from_millis(300)) {
             Ok(message) => {
-                let bytes = message.to_vec();
-                let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                assert!(bytes == number.to_le_bytes().repeat(times(number)), "{number} is not whole");
-                got.push(number);
+                got.push(number_of(&message));
                 seen.store(got.len(), Ordering::Relaxed);
             }
             Err(_) if over.load(Ordering::Relaxed) => return got,
@@ -72,6 +77,20 @@ pub fn numbers(source: &Source, sink: &Sink, reliable: bool, meanwhile: impl FnO
 pub fn flows(seen: &AtomicUsize, session: &Session) {
     let before = seen.load(Ordering::Relaxed);
     assert!(eventually(|| seen.load(Ordering::Relaxed) > before + 100), "nothing comes; {}", law(session));
+}
+
+/// Takes what still comes until every message is in a count: what a sink has and nobody takes is in none.
+///
+/// # Panics
+/// When some are not, or a number is not whole.
+pub fn take_the_rest(sink: &Sink, got: &mut Vec<u32>, session: &Session) {
+    let counted = eventually(|| {
+        while let Some(message) = sink.try_consume().expect("it is open") {
+            got.push(number_of(&message));
+        }
+        law_holds(session)
+    });
+    assert!(counted, "{}", law(session));
 }
 
 /// Of the numbers that were sent, those that came are in order, each once, and all of them from a reliable source.

@@ -395,11 +395,14 @@ impl Hub {
                 let remote = domain.remotes[source].as_ref();
                 if let Some((host, flow)) = remote.and_then(|r| Some((r.host, r.flow?))) {
                     self.hosts[host].lanes.consumed(flow, messages, bytes);
+                    if !domain.is_to_stop(source) {
+                        self.hosts[host].lanes.stop(flow, false);
+                    }
                 }
             }
-            for remote in domain.remotes.iter().flatten().filter(|r| r.reliable) {
-                if let Some(flow) = remote.flow {
-                    self.hosts[remote.host].lanes.advance(flow, remote.cursor);
+            for remote in domain.remotes.iter_mut().flatten() {
+                if let Some((flow, cursor)) = remote.take_cursor() {
+                    self.hosts[remote.host].lanes.advance(flow, cursor);
                 }
             }
         }

@@ -155,6 +155,8 @@ pub(crate) struct Remote {
     /// The number of the last message that was handed on, and of the last that all sinks have.
     pub(crate) last: u64,
     pub(crate) cursor: u64,
+    /// Of which flow the path was told that last.
+    told_cursor: Option<(FlowId, u64)>,
     pub(crate) taps: Vec<Tap>,
     /// Reliable: the sinks that its host knows to be attached, and since when they are waited for.
     pub(crate) expected: (Vec<SinkId>, std::time::Duration),
@@ -321,6 +323,7 @@ impl Remote {
             flow: None,
             last: 0,
             cursor: 0,
+            told_cursor: None,
             taps: Vec::new(),
             expected: (Vec::new(), std::time::Duration::ZERO),
             stalled: VecDeque::new(),
@@ -384,6 +387,14 @@ impl Remote {
         let mut open =
             self.taps.iter().filter(|t| t.outlet == Some(outlet) && t.state == TapState::Open && t.joined).peekable();
         open.peek().is_some() && open.all(|t| t.scattered)
+    }
+
+    /// What the path of its flow is to be told of its sinks, if that is news: they are asked for it every few microseconds.
+    pub(crate) fn take_cursor(&mut self) -> Option<(FlowId, u64)> {
+        let flow = self.flow.filter(|_| self.reliable)?;
+        let news = Some((flow, self.cursor)).filter(|now| self.told_cursor != Some(*now));
+        self.told_cursor = news.or(self.told_cursor);
+        news
     }
 
     /// Whether messages of it wait for memory.
@@ -644,6 +655,7 @@ impl Domain {
     pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: Vec<u8>) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
         if remote.reliable {
+            self.waiting.add(&bytes);
             remote.stalled.push_back((d, bytes));
             return false;
         }
@@ -655,6 +667,11 @@ impl Domain {
             }
         }
         true
+    }
+
+    /// Whether a source is to send no more for now: messages of it wait for memory, and too much does.
+    pub(crate) fn is_to_stop(&self, source: usize) -> bool {
+        self.waiting.is_full() && self.remotes[source].as_ref().is_some_and(Remote::is_stalled)
     }
 
     /// The links to which a message of a source goes.
@@ -770,6 +787,7 @@ impl Domain {
                 if let Some(to) = slot.and_then(|slot| self.slab.bytes_mut(slot, 0, d.length)) {
                     to.copy_from_slice(&payload);
                 }
+                self.waiting.remove(&payload);
                 self.hand_out(source, &mut d, &[], slot);
                 (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
             }

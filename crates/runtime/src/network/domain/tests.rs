@@ -1,6 +1,7 @@
 //! A session as the network's domain sees it: its end of the pair is played here.
 
 use super::*;
+use crate::network::lanes::FlowId;
 use crate::network::outlet::Arrived;
 use insane_shm::counters::{CellState, CellWriter, Count};
 use insane_shm::link::{Delivery, Descriptor, Fate};
@@ -435,6 +436,29 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
     assert!(!domain.remotes[source].as_ref().unwrap().is_stalled());
     let waiting = domain.outlets[0].as_ref().unwrap().waiting();
     assert!(waiting.into_iter().eq(entries + 1..=sequence), "{sequence}");
+}
+
+#[test]
+fn a_path_is_told_of_the_sources_alone_whose_sinks_have_got_further() {
+    let mut domain = Rig::new().domain;
+    let flow = |number| FlowId { lane: 0, number };
+    for number in 0..500 {
+        let epoch = Epoch(u128::from(number) + 1);
+        let source = domain.add_remote(Remote::new(epoch, 0, "stream".into(), 3, number % 100 != 0));
+        domain.remotes[source].as_mut().unwrap().flow = Some(flow(number));
+    }
+    let told = |domain: &mut Domain| {
+        domain.tend(&mut Vec::new());
+        domain.remotes.iter_mut().flatten().filter_map(Remote::take_cursor).collect::<Vec<_>>()
+    };
+    // Best-effort ones have no cursor.
+    assert_eq!(told(&mut domain).len(), 495);
+    (0..100).for_each(|_| assert_eq!(told(&mut domain), []));
+    domain.remotes[7].as_mut().unwrap().last = 9;
+    domain.remotes[8].as_mut().unwrap().flow = Some(flow(1000));
+    assert_eq!(told(&mut domain), [(flow(7), 9), (flow(1000), 0)]);
+    domain.remotes[9].as_mut().unwrap().flow = None;
+    assert_eq!(told(&mut domain), []);
 }
 
 #[test]
