@@ -26,6 +26,7 @@ pub(crate) const AHEAD: usize = 1024;
 
 mod made;
 mod maps;
+mod places;
 mod queue;
 mod release;
 mod sleep;
@@ -830,32 +831,6 @@ impl Rx {
         link.forget_recent();
         let here = link.flows.values().filter(|f| f.epoch == epoch).map(|f| f.last).max();
         self.cursors.get(epoch, sink).max(here.unwrap_or(0))
-    }
-
-    /// Adds a sink; returns its place.
-    pub(crate) fn add_sink(&mut self, sink: RxSink) -> usize {
-        let free = self.left.iter().position(|at| self.sinks[*at].is_none());
-        let at = free.map_or(self.sinks.len(), |free| self.left.swap_remove(free));
-        if at == self.sinks.len() {
-            self.sinks.push(None);
-        }
-        // The sink that had the place may have been refused when its handle was gone.
-        self.refused.remove(&at);
-        self.sinks[at] = Some(sink);
-        at
-    }
-
-    /// How many records there are of sinks and their flows, open and closed.
-    pub(crate) fn records(&self) -> usize {
-        let flows = self.links.iter().flatten().flat_map(|l| l.flows.values());
-        let flows: usize = flows.map(|f| 1 + f.sinks.len()).sum();
-        self.sinks.len() + self.left.len() + self.refused.len() + self.ended.len() + flows
-    }
-
-    /// The handle of the sink in this place is gone.
-    pub(crate) fn leave_place(&mut self, index: usize) {
-        self.refused.remove(&index);
-        self.left.push(index);
     }
 
     /// Closes a sink: what waits in its queue is counted and given back. Whether it was open.
