@@ -65,6 +65,9 @@ class Stream:
     ) -> Sink:
         """Opens the consuming end of a channel.
 
+        The sinks of a stream in one session share its links: one that takes nothing has half of one, and loses what
+        comes then alone (best effort); reliable sources wait for the slowest.
+
         With `scattered` a large message of another host comes as the pieces in which its frames arrived, where the
         datapath has it so: see `Message.pieces`. What reads it as one then costs a copy, once a message."""
 

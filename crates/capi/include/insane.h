@@ -154,7 +154,8 @@ int insane_discard_buffer(insane_source_t *source, insane_buffer_t *buffer);
 int insane_check_emit_outcome(insane_source_t *source, int64_t token, insane_outcome_t *outcome);
 
 /* Opens a sink of a channel by id, or by name. wait is INSANE_WAIT_..., with INSANE_SCATTERED if so wanted. callback may be NULL: then
- * the sink is for insane_consume_data. */
+ * the sink is for insane_consume_data. The sinks of a stream in one session share its links: one that takes nothing has half of one, and
+ * loses what comes then alone (best effort); reliable sources wait for the slowest. */
 int insane_create_sink(insane_stream_t *stream, uint64_t channel, int wait, insane_data_cb callback, void *user,
                        insane_sink_t **sink);
 int insane_create_sink_named(insane_stream_t *stream, const char *channel, int wait, insane_data_cb callback, void *user,

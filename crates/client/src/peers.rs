@@ -501,7 +501,10 @@ impl Peers {
 
     /// A stream has one link more, and so each of them less room: they hear of it.
     fn share_room(&mut self, stream: &Arc<StreamShared>) {
-        let bytes = stream.tx.visit().link_cap;
+        let mut tx = stream.tx.visit();
+        let bytes = tx.link_cap;
+        tx.links.iter_mut().flatten().for_each(|link| link.room = link.room.min(bytes));
+        drop(tx);
         for pair in self.pairs.iter_mut().flatten() {
             for link in pair.links_of(stream) {
                 pair.send(link, Body::LinkRoom(peer::LinkRoom { bytes }), &[]);
@@ -685,6 +688,7 @@ impl Peers {
                 source.routes.push(route);
             }
         }
+        tx.note_sharing(outgoing.at);
         Ok(())
     }
 

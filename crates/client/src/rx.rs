@@ -35,7 +35,7 @@ mod tasks;
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
 pub(crate) use queue::Queue;
-use queue::{Room, Wanted, has_its_share, is_past};
+use queue::{Room, Wanted, is_past};
 pub(crate) use sleep::Sleep;
 use sleep::{WaitingSet, nudge_for};
 pub(crate) use tasks::Tasks;
@@ -102,8 +102,9 @@ pub(crate) struct RxLink {
     generation: u32,
     /// Messages that the application or a sink's queue has.
     pub(crate) out: u64,
-    /// How many bytes of slots the producer lets it keep at most, as far as that has said so.
+    /// How many bytes of slots the producer lets it keep at most, as far as that has said so; how many messages in queues do.
     pub(crate) room: u64,
+    queued: u64,
     /// The sleeps that were announced on it and are not over.
     asleep: SmallVec<[u64; 4]>,
     /// Sleeps with lower numbers are to end.
@@ -310,16 +311,6 @@ impl RxLink {
         let kept = self.kept.as_mut().filter(|kept| kept.source == d.source && kept.sink == sink)?;
         kept.last = kept.last.max(d.sequence);
         Some((kept.epoch, &kept.cell))
-    }
-
-    /// How many bytes a message keeps from others while it waits: its slot, or what it has of a pack's.
-    fn keeps(&self, d: &Descriptor) -> u64 {
-        let slot = || Some(self.segments.get(usize::from(d.segment))?.as_ref()?.geometry().stride);
-        match d.flags & (FLAG_INLINE | FLAG_PACKED) {
-            0 => slot().unwrap_or(0),
-            FLAG_PACKED => d.length.into(),
-            _ => 0,
-        }
     }
 
     /// Whether a message is there.
@@ -540,7 +531,7 @@ impl Rx {
     #[inline(never)]
     fn take_slowly(&mut self, sink: usize) -> Result<Option<RawMessage>> {
         if self.waits(sink)?
-            && let Some(message) = self.sinks[sink].as_mut().and_then(|me| me.queue.pop())
+            && let Some(message) = self.pop_from(sink)
         {
             return Ok(Some(self.deliver(message)));
         }
@@ -607,10 +598,9 @@ impl Rx {
     fn route(&mut self, at: usize, d: &Descriptor, position: u64, by: Wanted) -> Polled {
         let Some(link) = self.links[at].as_mut() else { return Polled::Nothing };
         let wanted = by.sink();
-        let rest = u64::from(link.consumer.entries()).saturating_sub(link.out);
-        let room = Room { out: link.out, rest, bytes: link.room };
+        let room = Room::of(link);
         // A reliable source waits for the slowest.
-        let bounded = !link.reliable && by != Wanted::All;
+        let bounded = !link.reliable && by != Wanted::All && room.is_short() && link.is_shared(&self.sinks);
         let deadline_ns = if d.flags & FLAG_LAUNCH_TIME == 0 { d.deadline_ns } else { 0 };
         let late = is_past(deadline_ns);
         let (mut takers, mut epoch) = (Vec::new(), Epoch(0));
@@ -634,7 +624,7 @@ impl Rx {
                     sink.came_late(position, link.peer_gone);
                 } else if late {
                     sink.cell.add(Count::Expired, 1);
-                } else if bounded && wanted != Some(sink.index) && has_its_share(&self.sinks, sink.index, room) {
+                } else if bounded && wanted != Some(sink.index) && room.is_used_up(&self.sinks, sink.index) {
                     sink.cell.add(Count::SinkFull, 1);
                 } else {
                     takers.push((sink.index, sink.cell.clone()));
@@ -681,7 +671,6 @@ impl Rx {
             let extra = Extra { cell: Some(cell.clone()), shared: None, deadline_ns, scattered, copies };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
-        let keeps = link.keeps(d);
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         // Whoever takes finds its own; others may sleep.
         nudge_for(&mut self.sets, takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
@@ -689,16 +678,11 @@ impl Rx {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
             let extra =
                 Extra { cell: Some(cell), shared: shared.clone(), deadline_ns, scattered: scattered.clone(), copies };
+            let Some(link) = self.links[at].as_mut() else { break };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
-            if let Some(sink) = self.sinks[index].as_mut() {
-                sink.queue.push(message, keeps);
-                if !sink.tasks.is_empty() {
-                    crate::session::lock(&self.wakers).extend(sink.tasks.take());
-                    self.alarm = true;
-                }
-            }
+            self.push_to(index, message, (at, d));
         }
-        let mine = wanted.and_then(|w| self.sinks[w].as_mut()).and_then(|s| s.queue.pop());
+        let mine = wanted.and_then(|wanted| self.pop_from(wanted));
         mine.map_or(Polled::Others, Polled::Mine)
     }
 
@@ -750,6 +734,7 @@ impl Rx {
             generation: self.generation,
             out: 0,
             room: u64::MAX,
+            queued: 0,
             asleep: SmallVec::new(),
             roused: 0,
             armed: false,
@@ -840,10 +825,9 @@ impl Rx {
         sink.interrupt.fetch_add(1, Ordering::Release);
         insane_shm::wait::wake_own(&sink.interrupt);
         crate::session::lock(&self.wakers).extend(sink.tasks.take());
-        let mut queue = std::mem::take(&mut sink.queue);
         self.rouse();
         self.nudge();
-        while let Some(message) = queue.pop() {
+        while let Some(message) = self.pop_from(index) {
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::SinkClosed, 1);
             }

@@ -422,7 +422,7 @@ impl Source {
     fn send_small(&self, payload: &[u8], more: bool) -> Result<Token> {
         if payload.len() > INLINE_BYTES || self.stream.reliable {
             self.check()?;
-            if let Some(sequence) = self.pack_larger(payload, more) {
+            if let Some(sequence) = self.pack_larger(payload, more, |_, _| false) {
                 return Ok(Token(sequence));
             }
             let mut buffer = self.buffer(payload.len())?;
@@ -448,7 +448,9 @@ impl Source {
         self.check()?;
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
         let mut tx = self.stream.tx.lock();
-        if let Some(sequence) = self.pack(&mut tx, payload, more) {
+        if !tx.is_short(self.index)
+            && let Some(sequence) = self.pack(&mut tx, payload, more)
+        {
             return Ok(Some(Token(sequence)));
         }
         if !tx.has_room(self.index, Place::NONE) {
@@ -489,14 +491,18 @@ impl Source {
         tx.append(self.index, payload, more)
     }
 
-    /// Puts a larger message to others that wait, or makes it the first that does, if the source emits in batches.
+    /// Puts a larger message to others that wait, or makes it the first that does, if the source emits in batches and its links are not
+    /// `short`.
     #[inline(always)]
-    fn pack_larger(&self, payload: &[u8], more: bool) -> Option<u64> {
+    fn pack_larger(&self, payload: &[u8], more: bool, short: impl FnOnce(&mut Tx, usize) -> bool) -> Option<u64> {
         let len = payload.len();
         if !self.packs || len > MAX_MESSAGE as usize || len <= INLINE_BYTES {
             return None;
         }
         let mut tx = self.stream.tx.lock();
+        if short(&mut tx, self.index) {
+            return None;
+        }
         let (base, place) = tx.lend_piece(self.index, len as u32)?;
         // SAFETY: INV-PACK-1: the piece has as many bytes and was lent to this call alone.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), base.as_ptr(), len) };
@@ -534,7 +540,7 @@ impl Source {
     fn try_large(&self, payload: &[u8], more: bool) -> Result<Option<Token>> {
         self.check()?;
         let len = payload.len();
-        if let Some(sequence) = self.pack_larger(payload, more) {
+        if let Some(sequence) = self.pack_larger(payload, more, Tx::is_short) {
             return Ok(Some(Token(sequence)));
         }
         let Some(raw) = self.try_borrow(len)? else { return Ok(None) };

@@ -122,10 +122,11 @@ impl Stream {
     /// Opens a sink with default options. Blocks for the answer of the runtime, and until the sources that exist already
     /// know it (at most a second).
     ///
-    /// The sinks of a stream share the session's links, and the room on them (`quota.link_entries`, and a part of the source's
-    /// memory). Best effort: one that takes nothing has half of a link, two of unlike channels have a third each, and so on; what comes
-    /// for them then is lost to them alone, and counted as `sink_full` (ADR 32). Reliable: sources wait for the slowest, so who may
-    /// fall behind belongs in a session of its own. Messages that the application keeps leave that much less for all.
+    /// The sinks of a stream share the session's links, and the room on them (`quota.link_entries`, and a part of the source's memory).
+    /// Best effort: one that takes nothing has half of a link, two of unlike channels have a third each, and so on. What comes for them then is
+    /// lost to them alone, and counted as `sink_full` (ADR 32); sources that ask for room have half of the link. Reliable: sources wait for
+    /// the slowest, so who may fall behind belongs in a session of its own. Messages that the application keeps leave that much less
+    /// for all.
     ///
     /// # Errors
     /// As [`Self::source`].

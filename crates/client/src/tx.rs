@@ -69,6 +69,12 @@ pub(crate) struct TxLink {
     pub(crate) held: u64,
     /// Credit that is set aside for packs which are being filled.
     reserved: u64,
+    /// The least that its consumer was told it may keep, in bytes.
+    pub(crate) room: u64,
+    /// Best effort between sessions: the consumer sees to it that its sinks leave each other room.
+    divides: bool,
+    /// It does so and there were two: for ever, as the consumer hears later than this end that one is gone.
+    shared: bool,
     pub(crate) room_sleepers: u32,
     /// Messages were put on it and whether its consumer sleeps was not looked at since.
     unwoken: bool,
@@ -291,6 +297,9 @@ impl TxLink {
             doorbell: Doorbell::default(),
             held: 0,
             reserved: 0,
+            room: u64::MAX,
+            divides: !network && !reliable,
+            shared: false,
             room_sleepers: 0,
             unwoken: false,
             broken: None,
@@ -424,6 +433,19 @@ impl TxLink {
         self.producer.credit() > self.reserved && (self.held == 0 || self.held + bytes <= cap)
     }
 
+    /// As [`Self::fits`], for who is to lose nothing.
+    #[inline(always)]
+    fn fits_for_all(&self, bytes: u64, cap: u64) -> bool {
+        self.fits(bytes, cap) && (!self.shared || self.fits_in_half(bytes))
+    }
+
+    /// A pack is taken for as large as they come: whether one is open that has room is not known yet.
+    #[inline(never)]
+    fn fits_in_half(&self, bytes: u64) -> bool {
+        let entries = self.producer.credit() > self.reserved + (self.producer.credit() + self.producer.out()) / 2;
+        entries && (self.held == 0 || (self.held + bytes.max(WIDE_BYTES)).saturating_mul(2) <= self.room)
+    }
+
     /// Puts one message on the link, or counts it as dropped for each of its `flows`. Whether it had to look what came back, for
     /// [`Tx::note_fates`].
     #[inline(always)]
@@ -481,7 +503,8 @@ impl TxLink {
 }
 
 impl Tx {
-    /// Whether every link of the source has room for one more message, after taking back what was returned.
+    /// Whether every link of the source has room for one more message, after taking back what was returned. On a link that sinks share,
+    /// best effort, that is half of it: beyond, the other end may give none to a sink that has let much wait (ADR 32).
     #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
@@ -515,6 +538,22 @@ impl Tx {
         self.packs == Packs::Wanted || self.wide_packs == Packs::Wanted
     }
 
+    /// Whether a link of the source has no room for who is to lose nothing, though it may have some for others.
+    #[inline(always)]
+    pub(crate) fn is_short(&mut self, source: usize) -> bool {
+        self.routes(source).any(|r| self.links[r.link].as_ref().is_some_and(|link| link.shared))
+            && !self.has_room_for(source, 0)
+    }
+
+    /// There is one flow more on a link.
+    pub(crate) fn note_sharing(&mut self, at: usize) {
+        let mut sinks = self.flows_on(at).into_iter().map(|(_, sink, _)| sink);
+        let several = sinks.next().is_some_and(|first| sinks.any(|other| other != first));
+        if let Some(link) = self.links[at].as_mut().filter(|link| link.divides) {
+            link.shared |= several;
+        }
+    }
+
     fn routes(&self, source: usize) -> impl Iterator<Item = &Route> {
         self.sources.get(source).and_then(Option::as_ref).into_iter().flat_map(|s| s.routes.iter())
     }
@@ -529,16 +568,18 @@ impl Tx {
     #[inline(always)]
     fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;
-        self.links[at].as_ref().is_none_or(|link| link.fits(bytes, cap)) || self.link_has_room_again(at, bytes)
+        self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap)) || self.link_has_room_again(at, bytes)
     }
 
     /// As [`TxLink::has_room_again`]; what came back is noted at once.
     #[inline(never)]
     fn link_has_room_again(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;
-        let room = self.links[at].as_mut().is_none_or(|link| link.has_room_again(bytes, cap, &mut self.slab));
+        if let Some(link) = self.links[at].as_mut() {
+            link.reclaim(&mut self.slab);
+        }
         self.note_fates_of(at);
-        room
+        self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap))
     }
 
     /// Gives memory back that the application held: what was emitted lives on in the links' holds.

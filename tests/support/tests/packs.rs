@@ -254,3 +254,39 @@ fn without_room_nothing_is_emitted_or_lost() {
     assert_eq!(a.stream(Qos::default()).unwrap().audit().held, 0);
     reconcile(&[&a, &b], sent, &[(sink.id(), sent)], 0);
 }
+
+/// Who asks for room before it emits has half of a link that sinks share: what it emits is refused by none, also by one that takes nothing.
+#[test]
+fn who_asks_for_room_loses_nothing_beside_a_sink_that_takes_nothing() {
+    let _watchdog = Watchdog::start("half", LIMIT);
+    let host = Host::with(|config| {
+        config.quota.link_entries = 64;
+        (config.quota.memory_mib_per_session, config.quota.message_mib) = (16, 1);
+    });
+    for (len, more) in [(8usize, false), (8, true), (500, false), (500, true), (60_000, false)] {
+        let what = format!("{len} bytes, more {more}");
+        let (a, b) = (host.session("source"), host.session("sinks"));
+        let (stream, sinks) = (a.stream(Qos::default()).unwrap(), b.stream(Qos::default()).unwrap());
+        let [reads, sleeps] = ["reads", "sleeps"].map(|channel| sinks.sink(channel).unwrap());
+        let sources = ["reads", "sleeps"].map(|channel| stream.source(channel).unwrap());
+        assert!(sources.iter().all(|source| source.wait_for_sinks(1, LIMIT) == 1));
+        let mut sent = [0, 0];
+        for round in 0..2000u64 {
+            for (source, sent) in sources.iter().zip(&mut sent) {
+                let message = payload(round, len);
+                let token = if more { source.try_send_more(&message) } else { source.try_send(&message) };
+                *sent += u64::from(token.unwrap().is_some());
+            }
+            // Now and then it does not come to taking them.
+            while round % 32 > 3 && reads.try_consume().unwrap().is_some() {}
+        }
+        sources.iter().for_each(|source| source.flush().unwrap());
+        while reads.try_consume().unwrap().is_some() {}
+        while sleeps.try_consume().unwrap().is_some() {}
+        assert!(sent.iter().all(|sent| (15..2000).contains(sent)), "{what}: {sent:?}");
+        let counts = || a.counts().into_iter().chain(b.counts());
+        assert_eq!(counts().map(|cell| cell.get(Count::SinkFull)).sum::<u64>(), 0, "{what}: {sent:?}");
+        let all = sent[0] + sent[1];
+        reconcile(&[&a, &b], all, &[(reads.id(), sent[0]), (sleeps.id(), sent[1])], 0);
+    }
+}

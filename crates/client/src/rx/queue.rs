@@ -1,11 +1,11 @@
 //! What waits in the sinks' queues: how much that may be, and that it is looked at once more before it is handed out, as it may have
 //! waited past its deadline.
 
-use super::{Rx, RxSink, now_ns};
+use super::{FlowSink, Rx, RxLink, RxSink, now_ns};
 use crate::error::{Code, Error, Result};
 use crate::message::RawMessage;
 use insane_shm::counters::Count;
-use insane_shm::link::Fate;
+use insane_shm::link::{Descriptor, FLAG_INLINE, FLAG_PACKED, Fate};
 use insane_wire::id::SinkId;
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub(super) fn is_past(deadline_ns: u64) -> bool {
     deadline_ns != 0 && now_ns() > deadline_ns
 }
 
-/// What waits for one sink, in order.
+/// What waits for one sink, in order: each message with how many bytes it keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     messages: VecDeque<(RawMessage, u64)>,
@@ -26,22 +26,6 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty()
-    }
-
-    /// Adds a message, which keeps so many bytes.
-    pub(super) fn push(&mut self, message: RawMessage, bytes: u64) {
-        self.messages.push_back((message, bytes));
-        self.bytes += bytes;
-    }
-
-    pub(super) fn front(&self) -> Option<&RawMessage> {
-        self.messages.front().map(|(message, _)| message)
-    }
-
-    pub(super) fn pop(&mut self) -> Option<RawMessage> {
-        let (message, bytes) = self.messages.pop_front()?;
-        self.bytes -= bytes;
-        Some(message)
     }
 
     /// How many messages wait, and what they keep in bytes.
@@ -70,31 +54,93 @@ impl Wanted {
     }
 }
 
-/// What a link has: entries that are taken and those that are not, and how many bytes its messages may keep.
+/// How much of a link is taken: entries and those that are not, bytes that wait in queues and those that may yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    pub(super) out: u64,
-    pub(super) rest: u64,
-    pub(super) bytes: u64,
+    out: u64,
+    rest: u64,
+    queued: u64,
+    left: u64,
 }
 
-/// Whether the sink in this place is to get no more of a link's messages for now, as it has let so many wait that those of others would
-/// find no room. As where switches share their buffers (Choudhury and Hahne's dynamic thresholds, 1998) its part may be as much as what is
-/// left, so one sink that takes nothing has half of the link, two of unlike channels have a third each, and there always is a rest. A
-/// session's only sink may have all.
-pub(super) fn has_its_share(sinks: &[Option<RxSink>], index: usize, room: Room) -> bool {
-    let (own, own_bytes) = sinks.get(index).and_then(Option::as_ref).map_or((0, 0), |sink| sink.queue.size());
-    if own == 0 {
-        return false;
+impl Room {
+    pub(super) fn of(link: &RxLink) -> Self {
+        Self {
+            out: link.out,
+            rest: u64::from(link.consumer.entries()).saturating_sub(link.out),
+            queued: link.queued,
+            left: link.room.saturating_sub(link.queued),
+        }
     }
-    let open = || sinks.iter().flatten().filter(|sink| sink.open).map(|sink| sink.queue.size());
-    let (all, all_bytes) = open().fold((0, 0u64), |(n, bytes), one| (n + one.0, bytes + one.1));
-    // A pack's messages wait by themselves and have one entry: what they are of all that wait, they are of the entries.
-    let entries = room.out.saturating_mul(own) > room.rest.saturating_mul(all);
-    (entries || own_bytes > room.bytes.saturating_sub(all_bytes)) && open().nth(1).is_some()
+
+    /// Whether less is left than is taken. Otherwise nobody has more than its share.
+    pub(super) fn is_short(&self) -> bool {
+        self.out > self.rest || self.queued > self.left
+    }
+
+    /// Whether the sink in this place is to get no more for now, as it has let so many messages wait that those of others would find
+    /// no room. As where switches share their buffers (Choudhury and Hahne's dynamic thresholds, 1998) its part of what is taken may be
+    /// as much as what is left, so one sink that takes nothing has half of the link, two of unlike channels have a third each, and there
+    /// always is a rest.
+    pub(super) fn is_used_up(&self, sinks: &[Option<RxSink>], index: usize) -> bool {
+        let (own, own_bytes) = sinks.get(index).and_then(Option::as_ref).map_or((0, 0), |sink| sink.queue.size());
+        let sizes = sinks.iter().flatten().map(|sink| sink.queue.size());
+        let (all, all_bytes) = sizes.fold((0, 0u64), |(n, bytes), one| (n + one.0, bytes + one.1));
+        // Messages of other links wait there too, and those of a pack have one entry: a sink's part of the link is its part of all.
+        self.out.saturating_mul(own) > self.rest.saturating_mul(all)
+            || self.queued.saturating_mul(own_bytes) > self.left.saturating_mul(all_bytes)
+    }
+}
+
+impl RxLink {
+    /// Whether messages on it may be for more than one sink. A source that asks for room before it emits knows by then that it shares it.
+    pub(super) fn is_shared(&self, sinks: &[Option<RxSink>]) -> bool {
+        let open = |s: &&FlowSink| {
+            sinks.get(s.index).and_then(Option::as_ref).is_some_and(|sink| sink.open && sink.id == s.id)
+        };
+        let mut joined = self.flows.values().flat_map(|flow| &flow.sinks).filter(|s| s.joined).filter(open);
+        joined.next().is_some_and(|first| joined.any(|other| other.index != first.index))
+    }
+
+    /// How many bytes a message keeps from others while it waits: its slot, or what it has of a pack's.
+    fn keeps(&self, d: &Descriptor) -> u64 {
+        let slot = || Some(self.segments.get(usize::from(d.segment))?.as_ref()?.geometry().stride);
+        match d.flags & (FLAG_INLINE | FLAG_PACKED) {
+            0 => slot().unwrap_or(0),
+            FLAG_PACKED => d.length.into(),
+            _ => 0,
+        }
+    }
 }
 
 impl Rx {
+    /// Puts a message of a link, with its descriptor, into a sink's queue.
+    pub(super) fn push_to(&mut self, index: usize, message: RawMessage, (at, d): (usize, &Descriptor)) {
+        let Some(Some(sink)) = self.sinks.get_mut(index) else { return };
+        let Some(Some(link)) = self.links.get_mut(at) else { return };
+        let bytes = link.keeps(d);
+        link.queued += bytes;
+        sink.queue.bytes += bytes;
+        sink.queue.messages.push_back((message, bytes));
+        if !sink.tasks.is_empty() {
+            crate::session::lock(&self.wakers).extend(sink.tasks.take());
+            self.alarm = true;
+        }
+    }
+
+    /// Takes the first message out of a sink's queue.
+    pub(super) fn pop_from(&mut self, index: usize) -> Option<RawMessage> {
+        let queue = &mut self.sinks.get_mut(index)?.as_mut()?.queue;
+        let (message, bytes) = queue.messages.pop_front()?;
+        queue.bytes -= bytes;
+        let origin = message.get().origin();
+        let link = self.links.get_mut(origin.link as usize).and_then(Option::as_mut);
+        if let Some(link) = link.filter(|link| link.generation == origin.generation) {
+            link.queued -= bytes;
+        }
+        Some(message)
+    }
+
     /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
     ///
     /// # Errors
@@ -139,12 +185,12 @@ impl Rx {
             let Some(me) = self.sinks.get_mut(sink).and_then(Option::as_mut).filter(|s| s.open) else {
                 return Err(self.closed(sink));
             };
-            match me.queue.front() {
+            match me.queue.messages.front() {
                 None => return Ok(false),
-                Some(message) if !late(message) => return Ok(true),
+                Some((message, _)) if !late(message) => return Ok(true),
                 Some(_) => {}
             }
-            let Some(message) = me.queue.pop() else { return Ok(false) };
+            let Some(message) = self.pop_from(sink) else { return Ok(false) };
             if let Some(cell) = message.get().extra.as_ref().and_then(|e| e.cell.as_ref()) {
                 cell.add(Count::Expired, 1);
             }
