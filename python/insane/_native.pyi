@@ -27,7 +27,8 @@ class Session:
     def events(self) -> list[tuple[int, str, str]]:
         """Takes the events that came since the last call: number, name, and what has happened in words.
 
-        1 RuntimeLost, 2 RuntimeBack, 3 QosChanged, 4 PeerLost, 5 PeerBroken, 6 SinkGivenUp, 7 QosRefused, 8 StreamRefused."""
+        1 RuntimeLost, 2 RuntimeBack, 3 QosChanged, 4 PeerLost, 5 PeerBroken, 6 SinkGivenUp, 7 QosRefused,
+        8 StreamRefused."""
     def counts(self) -> list[dict[str, Any]]:
         """The counts of this session's flows."""
     def close(self) -> None: ...
