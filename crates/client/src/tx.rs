@@ -47,6 +47,8 @@ pub(crate) struct Tx {
     pub(crate) share: u64,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
+    /// Whether there ever was a link that sinks share.
+    pub(crate) shares: bool,
     /// Slots taken since returned ones were last taken back.
     pub(crate) takes: u32,
     /// Whether slots to pack small messages into are wanted, or were made; and slots for larger ones.
@@ -541,16 +543,17 @@ impl Tx {
     /// Whether a link of the source has no room for who is to lose nothing, though it may have some for others.
     #[inline(always)]
     pub(crate) fn is_short(&mut self, source: usize) -> bool {
-        self.routes(source).any(|r| self.links[r.link].as_ref().is_some_and(|link| link.shared))
-            && !self.has_room_for(source, 0)
+        let is_shared = |r: &Route| self.links[r.link].as_ref().is_some_and(|link| link.shared);
+        self.shares && self.routes(source).any(is_shared) && !self.has_room_for(source, 0)
     }
 
     /// There is one flow more on a link.
     pub(crate) fn note_sharing(&mut self, at: usize) {
         let mut sinks = self.flows_on(at).into_iter().map(|(_, sink, _)| sink);
         let several = sinks.next().is_some_and(|first| sinks.any(|other| other != first));
-        if let Some(link) = self.links[at].as_mut().filter(|link| link.divides) {
-            link.shared |= several;
+        if let Some(link) = self.links[at].as_mut().filter(|link| link.divides && several) {
+            link.shared = true;
+            self.shares = true;
         }
     }
 
