@@ -5,7 +5,7 @@
 use crate::error::{Code, Error, Result};
 use crate::fork::Guarded;
 use crate::revive::Reopened;
-use crate::rx::{FlowSink, Rx, RxFlow};
+use crate::rx::{FlowSink, Late, Rx, RxFlow};
 use crate::service::{FIRST_PEER, watch};
 use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
@@ -23,7 +23,7 @@ use insane_wire::id::{Epoch, PairToken, SessionId, SinkId};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -617,7 +617,7 @@ impl Peers {
             cursor,
             join,
             joined: false,
-            late: VecDeque::new(),
+            late: Late::default(),
         });
         l.forget_recent();
         if let Some(s) = rx.sinks[index].as_mut() {

@@ -15,7 +15,7 @@ use insane_shm::segment::SegmentView;
 use insane_wire::id::{Epoch, SinkId};
 use rustix::fd::{AsFd, OwnedFd};
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +24,7 @@ use std::task::Waker;
 /// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
 pub(crate) const AHEAD: usize = 1024;
 
+mod late;
 mod made;
 mod maps;
 mod places;
@@ -32,6 +33,7 @@ mod release;
 mod sleep;
 mod tasks;
 
+pub(crate) use late::Late;
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
 pub(crate) use queue::Queue;
@@ -165,13 +167,9 @@ pub(crate) struct FlowSink {
     pub(crate) join: u16,
     /// The source knows of it: what has come from there since was meant for it, and nothing before.
     pub(crate) joined: bool,
-    /// It is closed, and its source has not said up to where its messages were still meant for it: those that came, by their
-    /// position, with how many there were at each.
-    pub(crate) late: VecDeque<(u64, u64)>,
+    /// It is closed, and its source has not said up to where its messages were still meant for it: those that came.
+    pub(crate) late: Late,
 }
-
-/// The most positions that are remembered of a closed sink. What comes later before the source has said its last word, counts.
-const MOST_LATE: usize = 1 << 16;
 
 impl FlowSink {
     /// A message came after it was closed.
@@ -180,22 +178,16 @@ impl FlowSink {
             self.cell.add(Count::SinkClosed, 1);
             return;
         }
-        match self.late.back_mut().filter(|(at, _)| *at == position) {
-            Some((_, count)) => *count += 1,
-            None => self.late.push_back((position, 1)),
-        }
-        if self.late.len() > MOST_LATE
-            && let Some((_, count)) = self.late.pop_front()
-        {
-            self.cell.add(Count::SinkClosed, count);
+        let forgotten = self.late.add(position);
+        if forgotten > 0 {
+            self.cell.add(Count::SinkClosed, forgotten);
         }
     }
 
     /// What was meant for it ends before a position of the ring.
     pub(crate) fn end_at(&mut self, end: u64) {
         let late = std::mem::take(&mut self.late);
-        let meant = late.iter().filter(|(position, _)| *position < end).map(|(_, count)| count).sum();
-        self.cell.add(Count::SinkClosed, meant);
+        self.cell.add(Count::SinkClosed, late.before(end));
         self.end = Some(end);
     }
 }

@@ -36,7 +36,7 @@ impl Rig {
             cursor: 0,
             join: 1,
             joined: false,
-            late: VecDeque::new(),
+            late: Late::default(),
         });
         rx.sinks.push(Some(RxSink {
             id,
