@@ -105,7 +105,8 @@ pub(crate) struct Host {
     pub(crate) ready: BTreeSet<(SinkId, Epoch)>,
     /// How many of those there are when sources that have ended are to be looked for among them.
     enough_ready: usize,
-    /// Sinks of this host that it has refused, and whose sessions were told, as long as they are there.
+    /// Sinks of this host that it has refused, and whose sessions were told, as long as they are there or until it serves them: also
+    /// by another connection, so that they are told then.
     pub(crate) refused: HashSet<SinkId>,
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,

@@ -126,7 +126,6 @@ impl Hub {
         one.postponed.clear();
         one.claims.clear();
         one.ready.clear();
-        one.refused.clear();
         one.lose_flows();
         one.lanes.begin_anew(now);
         unsaid.into_iter().for_each(|token| self.released(token, End::Unconfirmed));
@@ -142,6 +141,10 @@ impl Hub {
                 let run = <[u8; 16]>::try_from(&hello.run[..]).map_or(0, u128::from_le_bytes);
                 let one = &mut self.hosts[host];
                 let was = valid_name(&hello.host).then(|| std::mem::replace(&mut one.name, hello.host.clone()));
+                // What sessions were told is of the host by its name.
+                if was.as_ref().is_some_and(|was| *was != one.name) {
+                    one.refused.clear();
+                }
                 tracing::info!(host = one.name, address = %one.address, version = hello.version, "host found");
                 was.into_iter().for_each(|name| self.forget_name(name));
                 let one = &mut self.hosts[host];

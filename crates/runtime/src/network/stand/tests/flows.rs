@@ -208,6 +208,24 @@ fn what_waits_for_a_lost_frame_takes_as_much_memory_as_it_is_large_and_no_more_t
     }
 }
 
+/// Its session was told, and is told when it gets what it asked for: not a second time in between, and also by another connection.
+#[test]
+fn a_refusal_is_known_until_the_sink_is_served_whatever_becomes_of_the_connection() {
+    let mut stand = Stand::new();
+    stand.sink(1, [1; 16], 5, true);
+    let refuse = word(Body::Refused(wire::Refused { sink: vec![1; 16], reasons: vec!["none".into()] }));
+    stand.say(&refuse);
+    assert_eq!(stand.hub.hosts[0].refused.len(), 1);
+    stand.restart();
+    assert_eq!((stand.is_connected(), stand.hub.hosts[0].lost, stand.hub.hosts[0].refused.len()), (true, 1, 1));
+    stand.say(&refuse);
+    assert_eq!(stand.hub.hosts[0].refused.len(), 1);
+    stand.say(&source(1, 4, 5));
+    let _players = attached(&mut stand);
+    goes_to(&mut stand, 1, 4, 1);
+    assert_eq!(stand.hub.hosts[0].refused.len(), 0);
+}
+
 /// Three sources, a sink that takes nothing and a domain with little memory: alone by their credit they could have 12 MiB waiting for it.
 #[test]
 fn what_waits_in_order_for_memory_is_bounded_for_all_flows_of_a_domain() {
