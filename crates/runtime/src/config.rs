@@ -60,8 +60,8 @@ pub struct Network {
     /// What kernel UDP holds of what comes until the network thread takes it, in KiB. It is all that other hosts have under way to this
     /// one, so links that are long and fast want more; the kernel gives at most `net.core.rmem_max` to who may not ask for more.
     pub receive_buffer_kib: u64,
-    /// What arrived and was not consumed yet may take so much memory per domain, in MiB; copies of what waits for a lost message, or
-    /// for memory, may take as much again.
+    /// What arrived and was not consumed yet may take so much memory per domain, in MiB; copies of what waits for a lost message may
+    /// take as much again.
     pub memory_mib: u64,
     /// `[network.directory]`; without it the other runtimes are those in `peers` alone.
     #[serde(skip_serializing_if = "Option::is_none")]

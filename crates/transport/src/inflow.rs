@@ -59,8 +59,6 @@ pub(crate) struct InFlow {
     /// By which the reassembler knows it.
     pub(crate) source: u64,
     pub(crate) accepted: bool,
-    /// Reliable: its user has no room, and what comes is to come again.
-    pub(crate) stopped: bool,
     pub(crate) refused: u8,
     /// The answer to its opening waits to go, or is under way.
     pub(crate) answering: bool,
@@ -103,7 +101,6 @@ impl InFlow {
             domain,
             source,
             accepted: false,
-            stopped: false,
             refused: 0,
             answering: false,
             next: 0,
@@ -252,7 +249,7 @@ impl InFlow {
         let end = first.saturating_add(count.into());
         let free = self.held.first_key_value().is_none_or(|(held, _)| *held >= end);
         let has_credit = self.has_credit(bytes, largest);
-        if !self.accepted || self.stopped || first != self.next || end > self.limit_index || !free || !has_credit {
+        if !self.accepted || first != self.next || end > self.limit_index || !free || !has_credit {
             return false;
         }
         self.takes_credit(bytes, largest);

@@ -620,14 +620,6 @@ impl Path {
         }
     }
 
-    /// There is no room for more of a reliable incoming flow, or there is again. While there is none its messages are not acknowledged and
-    /// not handed on, also those that came in part: they come again. What was handed on has to leave the receiver's memory by itself.
-    pub fn stop(&mut self, flow: u32, stopped: bool) {
-        if let Some(incoming) = self.incoming.get_mut(&flow).filter(|incoming| incoming.open.reliable) {
-            incoming.stopped = stopped;
-        }
-    }
-
     /// Messages of an incoming flow have left the receiver's memory: as many more may come. Of a reliable flow each message counts, also
     /// one that the sinks had already; more than it has brought is not credited.
     pub fn consumed(&mut self, flow: u32, messages: u32, bytes: u64) {

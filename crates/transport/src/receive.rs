@@ -220,7 +220,6 @@ impl Path {
                 self.stats.stray += 1;
                 return Taken::Done;
             }
-            Verdict::Take if incoming.stopped => return Taken::NoRoom,
             Verdict::Take => {}
         }
         let whole = match (part, &payload) {
@@ -372,7 +371,6 @@ impl Path {
         for ((index, sequence), payload) in (first..).zip(head.sequence..).zip(bundled(frame, place)) {
             let len = payload.len as u64;
             match incoming.judge(index) {
-                Verdict::Take if incoming.stopped => return (kept, false),
                 Verdict::Take if incoming.has_credit(len, len) => {}
                 Verdict::Old => continue,
                 Verdict::Take | Verdict::Beyond => {

@@ -467,58 +467,6 @@ fn what_a_store_has_no_room_to_hold_comes_again() {
     assert!(pair.ends[1].stats().refused > 0 && room.held.is_empty() && room.left == 5);
 }
 
-/// Messages one by one, in a bundle and in parts, of a flow whose user has no room for longer than a silent peer is waited for.
-#[test]
-fn of_a_stopped_flow_nothing_is_handed_on_until_it_goes_on() {
-    let mut pair = Pair::new(Config::default());
-    let (flow, other) = (pair.open(1, true), pair.open(2, true));
-    (0..20).for_each(|_| pair.step());
-    let pass = |pair: &mut Pair, steps: u32| {
-        let mut came = Vec::new();
-        for _ in 0..steps {
-            for (from, to) in [(0, 1), (1, 0)] {
-                for frame in pair.frames(from) {
-                    let receipt = pair.ends[to].receive(pair.now, &frame, 0, &mut Nothing);
-                    assert!(matches!(receipt.result, Ok(()) | Err(Rejected::NoRoom)), "{receipt:?}");
-                }
-            }
-            while let Some(event) = pair.ends[1].event() {
-                match event {
-                    Event::Message { flow, message, .. } => {
-                        came.push((flow, message.sequence));
-                        pair.ends[1].consumed(flow, 1, 0);
-                        pair.ends[1].advance(flow, message.sequence);
-                    }
-                    other => assert!(!matches!(other, Event::Lost(_)), "{other:?}"),
-                }
-            }
-            pair.now += MS;
-        }
-        came
-    };
-    let sizes = [64, 64, 5000, 64, 5000];
-    pair.ends[1].stop(flow, true);
-    pair.send_of(flow, 1, sizes[0]);
-    let alone = pair.frames(0).remove(0);
-    assert!(pair.ends[1].read_lone(&alone).is_some());
-    assert_eq!(pair.ends[1].receive_alone(pair.now, &alone), None);
-    let head = Message { flow, sequence: 1, ..Message::default() };
-    let bundle = pair.by_hand(|frame| {
-        frame.bundle_from(&head, 2, 2 * 16, |out| out.extend_from_slice(&[8, 0, 0, 0, 0, 0, 0, 0].repeat(4)));
-    });
-    let receipt = pair.ends[1].receive(pair.now, &bundle, 0, &mut Nothing);
-    assert_eq!((receipt.kept, receipt.result), (0, Err(Rejected::NoRoom)));
-    (1..).zip(sizes).skip(1).for_each(|(sequence, len)| pair.send_of(flow, sequence, len));
-    assert_eq!(pass(&mut pair, 5000), []);
-    assert!(pair.ends[1].stats().refused > 0);
-    // It is alone in that.
-    pair.send_of(other, 1, 5000);
-    assert_eq!(pass(&mut pair, 5000), [(other, 1)]);
-    pair.ends[1].stop(flow, false);
-    assert_eq!(pass(&mut pair, 5000), (1..=5).map(|sequence| (flow, sequence)).collect::<Vec<_>>());
-    assert_eq!(pair.ends[0].counts(flow).unwrap().delivered, 5);
-}
-
 /// Frames have become smaller or larger meanwhile: a message that began in parts comes whole, in a frame with others or by itself, in a
 /// bundle, next or later.
 #[test]

@@ -428,7 +428,7 @@ impl Hub {
         } else if let Some(Incoming { domain, source }) = incoming {
             let mut d = self.descriptor(domain, source, message);
             let to = &mut self.domains[domain];
-            let (mut messages, mut bytes, mut waits) = (0, 0, false);
+            let (mut messages, mut bytes) = (0, 0);
             match arrived {
                 // Of a reliable flow each is confirmed by itself.
                 Arrived::Bytes(all) if bundle > 0 && to.is_reliable(source) => {
@@ -436,8 +436,6 @@ impl Hub {
                         let payload = all.get(payload.range()).unwrap_or(&[]);
                         if to.deliver(source, d, &Arrived::Bytes(payload), 0) {
                             (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
-                        } else {
-                            waits = true;
                         }
                         d.sequence = d.sequence.wrapping_add(1);
                     }
@@ -448,17 +446,11 @@ impl Hub {
                     }
                     if to.deliver(source, d, &arrived, self.coming) {
                         (messages, bytes) = (u32::from(bundle.max(1)), len);
-                    } else {
-                        waits = true;
                     }
                 }
             }
-            let stops = waits && to.is_to_stop(source);
             if messages > 0 {
                 self.hosts[host].lanes.consumed(flow, messages, bytes);
-            }
-            if stops {
-                self.hosts[host].lanes.stop(flow, true);
             }
         } else {
             self.hosts[host].stray += 1;

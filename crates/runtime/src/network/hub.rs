@@ -396,9 +396,6 @@ impl Hub {
                 let remote = domain.remotes[source].as_ref();
                 if let Some((host, flow)) = remote.and_then(|r| Some((r.host, r.flow?))) {
                     self.hosts[host].lanes.consumed(flow, messages, bytes);
-                    if !domain.is_to_stop(source) {
-                        self.hosts[host].lanes.stop(flow, false);
-                    }
                 }
             }
             for remote in domain.remotes.iter_mut().flatten() {

@@ -4,9 +4,6 @@
 //! Bounded: the copies that wait for one domain's sources take no more memory than the domain may have in slots, and of one host
 //! no more than is left for others, so that nobody can have all of it. A message that finds no room is not acknowledged; it comes
 //! again, and needs none once those before it are there.
-//!
-//! Of the same room messages in order take that the domain has no memory for. Once half of it is taken the flow of the last one is
-//! stopped, until all of it that waits has memory or there is room again; so beyond that there is no more than what a flow brings at once.
 
 use std::collections::HashMap;
 
@@ -38,28 +35,6 @@ pub(crate) struct Waiting {
     pub(crate) most: u64,
 }
 
-/// What a message takes that waits in a copy, in bytes.
-fn taken_by(message: &[u8]) -> u64 {
-    message.len() as u64 + NOTED
-}
-
-impl Waiting {
-    /// A message that comes in order waits for memory.
-    pub(crate) fn add(&mut self, message: &[u8]) {
-        self.bytes += taken_by(message);
-    }
-
-    /// It does no more.
-    pub(crate) fn remove(&mut self, message: &[u8]) {
-        self.bytes -= taken_by(message);
-    }
-
-    /// Whether no more is to come in order that has to wait: the other half is for what others are missing before.
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes > self.most / 2
-    }
-}
-
 impl Kept {
     /// A name for a frame that was received, or for a copy; never used twice.
     pub(crate) fn name(&mut self) -> u64 {
@@ -78,7 +53,7 @@ impl Kept {
     /// its one control flow is the bound.
     pub(crate) fn hold(&mut self, domain: Option<(usize, &mut Waiting)>, message: &[u8]) -> Option<u64> {
         if let Some((number, waiting)) = domain {
-            let (own, more) = (self.bytes.entry(number).or_default(), taken_by(message));
+            let (own, more) = (self.bytes.entry(number).or_default(), message.len() as u64 + NOTED);
             if *own + more > waiting.most.saturating_sub(waiting.bytes + more) {
                 return None;
             }
@@ -108,7 +83,7 @@ impl Kept {
         }
         let One { mut bytes, domain, .. } = self.all.remove(&name)?;
         if let Some(number) = domain {
-            let less = taken_by(&bytes);
+            let less = bytes.len() as u64 + NOTED;
             self.bytes.entry(number).and_modify(|own| *own -= less);
             waiting(number).into_iter().for_each(|waiting| waiting.bytes -= less);
         }

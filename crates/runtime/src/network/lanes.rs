@@ -155,10 +155,6 @@ impl Lanes {
         self.path(flow.lane).into_iter().for_each(|path| path.advance(flow.number, cursor));
     }
 
-    pub(crate) fn stop(&mut self, flow: FlowId, stopped: bool) {
-        self.path(flow.lane).into_iter().for_each(|path| path.stop(flow.number, stopped));
-    }
-
     pub(crate) fn consumed(&mut self, flow: FlowId, messages: u32, bytes: u64) {
         self.path(flow.lane).into_iter().for_each(|path| path.consumed(flow.number, messages, bytes));
     }

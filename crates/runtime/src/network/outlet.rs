@@ -655,7 +655,6 @@ impl Domain {
     pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: Vec<u8>) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
         if remote.reliable {
-            self.waiting.add(&bytes);
             remote.stalled.push_back((d, bytes));
             return false;
         }
@@ -667,11 +666,6 @@ impl Domain {
             }
         }
         true
-    }
-
-    /// Whether a source is to send no more for now: messages of it wait for memory, and too much does.
-    pub(crate) fn is_to_stop(&self, source: usize) -> bool {
-        self.waiting.is_full() && self.remotes[source].as_ref().is_some_and(Remote::is_stalled)
     }
 
     /// The links to which a message of a source goes.
@@ -787,7 +781,6 @@ impl Domain {
                 if let Some(to) = slot.and_then(|slot| self.slab.bytes_mut(slot, 0, d.length)) {
                     to.copy_from_slice(&payload);
                 }
-                self.waiting.remove(&payload);
                 self.hand_out(source, &mut d, &[], slot);
                 (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
             }

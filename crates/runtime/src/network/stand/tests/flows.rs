@@ -226,59 +226,6 @@ fn a_refusal_is_known_until_the_sink_is_served_whatever_becomes_of_the_connectio
     assert_eq!(stand.hub.hosts[0].refused.len(), 0);
 }
 
-/// Three sources, a sink that takes nothing and a domain with little memory: alone by their credit they could have 12 MiB waiting for it.
-#[test]
-fn what_waits_in_order_for_memory_is_bounded_for_all_flows_of_a_domain() {
-    let mut stand = Stand::new();
-    stand.sink(1, [1; 16], 5, true);
-    for epoch in 4..7 {
-        stand.say(&source(1, epoch, 5));
-    }
-    let mut players = attached(&mut stand);
-    for epoch in 4..7 {
-        goes_to(&mut stand, 1, epoch, 1);
-    }
-    let flows = stand.flows.clone();
-    assert_eq!((stand.hub.hosts[0].incoming.len(), flows.len()), (3, 3));
-    let most = 256 << 10;
-    (stand.hub.domains[0].memory_limit, stand.hub.domains[0].waiting.most) = (1 << 20, most);
-    let all = 2000;
-    for (&flow, number) in flows.iter().zip(1..) {
-        for sequence in 1..=all {
-            let token = number * 100_000 + sequence;
-            stand.said.0.insert(token, vec![7; 1000]);
-            let next = Outgoing { token, len: 1000, sequence, joined: 1, ..Outgoing::default() };
-            stand.peer.send(flow, next).expect("room for what waits");
-        }
-    }
-    let mut top = 0;
-    for _ in 0..200 {
-        stand.pass(Duration::from_millis(10));
-        top = top.max(stand.hub.domains[0].waiting.bytes);
-    }
-    let bound = most / 2 + flows.len() as u64 * 2 * MAX_FRAME as u64;
-    assert!((most / 2..bound).contains(&top), "{top} of {bound}");
-    assert!(stand.is_connected());
-    let mut took = 0;
-    for _ in 0..2000 {
-        players.iter_mut().for_each(Player::read);
-        took += players.iter_mut().map(Player::take).sum::<usize>() as u64;
-        stand.pass(Duration::from_millis(10));
-    }
-    assert_eq!((took, stand.hub.domains[0].waiting.bytes), (3 * all, 0));
-    // What waits when the sink's session goes has no one to go to.
-    for sequence in all + 1..=2 * all {
-        stand.said.0.insert(sequence, vec![7; 1000]);
-        let next = Outgoing { token: sequence, len: 1000, sequence, joined: 1, ..Outgoing::default() };
-        stand.peer.send(flows[0], next).expect("room for what waits");
-    }
-    stand.pass(Duration::from_secs(1));
-    assert!(stand.hub.domains[0].waiting.bytes > 0);
-    drop(players);
-    stand.end();
-    assert_eq!((stand.hub.domains[0].waiting.bytes, stand.holds()), (0, Holds::default()));
-}
-
 #[test]
 fn messages_that_are_received_together_are_handed_on_as_they_were_sent() {
     // Each in a frame of its own; several in each; two in each, of parts.
