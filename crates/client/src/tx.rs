@@ -444,7 +444,7 @@ impl TxLink {
     /// A pack is taken for as large as they come: whether one is open that has room is not known yet.
     #[inline(never)]
     fn fits_in_half(&self, bytes: u64) -> bool {
-        let entries = self.producer.credit() > self.reserved + (self.producer.credit() + self.producer.out()) / 2;
+        let entries = self.producer.credit() > self.reserved + u64::from(self.producer.entries()) / 2;
         entries && (self.held == 0 || (self.held + bytes.max(WIDE_BYTES)).saturating_mul(2) <= self.room)
     }
 

@@ -86,10 +86,16 @@ impl Producer {
         self.credit
     }
 
+    /// Entries of its ring.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.own.entries()
+    }
+
     /// Descriptors that are out.
     #[must_use]
     pub fn out(&self) -> u64 {
-        u64::from(self.own.entries()) - self.credit
+        u64::from(self.entries()) - self.credit
     }
 
     /// The position of the next descriptor.
