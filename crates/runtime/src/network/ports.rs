@@ -360,15 +360,23 @@ fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
     })
 }
 
-/// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name.
-fn dpdk(settings: &config::Datapath, at: usize, one_domain: bool) -> Result<Opened, DatapathError> {
-    let Some(address) = settings.prefix() else {
-        let reason = "network.datapath has no address".into();
-        return Err(DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason });
-    };
+/// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name; `on` the
+/// interface that it is on, as it was before.
+fn dpdk(
+    settings: &config::Datapath,
+    at: usize,
+    one_domain: bool,
+    on: Option<&Interface>,
+) -> Result<Opened, DatapathError> {
+    let unavailable = |reason| DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason };
+    let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
     let interface = format!("net_af_packet{at},iface={}", settings.interface);
     let device = if settings.device.is_empty() { interface } else { settings.device.clone() };
     let dpdk = Dpdk::load(library(settings)?)?;
+    // If it came only now, the port could be on it, and whoever looks after that would take it for another one.
+    if on.is_some_and(|on| on.number.is_none()) {
+        return Err(unavailable(format!("there is no interface {} here", settings.interface)));
+    }
     let raw = dpdk.port(&DpdkConfig {
         station: settings.mac(),
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
@@ -416,7 +424,7 @@ impl Opening {
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
         let (datapath, tap, chosen) = match one.kind {
-            Kind::Dpdk => dpdk(one, *at, *one_domain)?,
+            Kind::Dpdk => dpdk(one, *at, *one_domain, on.as_ref())?,
             Kind::Plugin => plugin(one)?,
             _ => xdp(one, *one_domain)?,
         };
