@@ -125,7 +125,7 @@ impl Host {
     fn at(args: &Args, socket: PathBuf) -> Result<Self> {
         let mut qos = Qos::default();
         match polled::base(&args.variant).unwrap_or(&args.variant) {
-            "" | UNBATCHED => {}
+            "" | UNBATCHED | turns::IDLE => {}
             RELIABLE => qos.set_reliability(Reliability::Reliable),
             other if bypass::kind(other).is_some() => {}
             other => bail!("no variant '{other}'"),
@@ -460,7 +460,9 @@ fn modes() -> Vec<Mode> {
     modes.push(Mode::new("rebind", Waiting::Adaptive, "reliable").variant(RELIABLE).veth());
     modes.extend(bypass::modes());
     modes.extend(crowd::modes());
-    let alone = bypass::alone().map(|variant| Mode::new("turns", Waiting::Spin, "datagram").variant(variant));
+    let alone = bypass::alone()
+        .chain([turns::IDLE])
+        .map(|variant| Mode::new("turns", Waiting::Spin, "datagram").variant(variant));
     modes.into_iter().map(Mode::aux).chain(alone).chain(polled::modes()).collect()
 }
 

@@ -3,7 +3,8 @@
 //! which it sends, what one takes in which it receives. A turn is a whole look at everything: in one that sends nothing is received, and
 //! the other way round, so of that part a turn in which there is nothing to do says how much it is.
 //!
-//! Kernel UDP goes over the loopback interface here, and beside it stands what two bare sockets take there.
+//! Kernel UDP goes over the loopback interface here, and beside it stands what two bare sockets take there. In the variant [`IDLE`] both
+//! ends have many other channels, on which nothing goes on.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -18,10 +19,13 @@ use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
 use serde::Serialize;
 
-use crate::{Host, PORT, bypass};
+use crate::{Host, MEETING, PORT, bypass};
 
 /// Round trips at most.
 const MOST: usize = 1 << 17;
+/// The variant in which there are [`IDLE_CHANNELS`] in each direction as well.
+pub(crate) const IDLE: &str = "idle-1000";
+const IDLE_CHANNELS: usize = 1000;
 /// Turns in which a message may not arrive.
 const PATIENCE: u32 = 100_000;
 
@@ -50,6 +54,8 @@ struct Took {
 struct End {
     source: Source,
     sink: Sink,
+    /// Those of channels on which nothing goes on.
+    _idle: Vec<(Source, Sink)>,
     _host: Host,
 }
 
@@ -89,19 +95,35 @@ fn socket(args: &Args, host: usize) -> std::path::PathBuf {
 
 /// Opens both ends.
 fn open(args: &Args) -> Result<[End; 2]> {
-    let half = |host: usize, channel: &str| -> Result<_> {
-        let host = Host::at(args, socket(args, host))?;
+    let half = |number: usize, channel: &str| -> Result<_> {
+        let host = Host::at(args, socket(args, number))?;
         let sink = host.sink(channel)?;
-        Ok((host, sink))
+        let idle = if args.variant == IDLE { idle(&host, number)? } else { Vec::new() };
+        Ok((host, sink, idle))
     };
     // A source waits for the other end's sink.
     let (here, there) = (half(0, "answers")?, half(1, "questions")?);
-    let whole = |(host, sink): (Host, Sink), channel: &str| -> Result<_> {
+    let whole = |(host, sink, idle): (Host, Sink, _), channel: &str| -> Result<_> {
         let source = host.source(channel, args.payload)?;
         host.await_sinks(&source, 1)?;
-        Ok(End { source, sink, _host: host })
+        Ok(End { source, sink, _idle: idle, _host: host })
     };
-    Ok([whole(here, "questions")?, whole(there, "answers")?])
+    let ends = [whole(here, "questions")?, whole(there, "answers")?];
+    // Each knows of the other's.
+    for (source, _) in ends.iter().flat_map(|end| &end._idle) {
+        if source.wait_for_sinks(1, MEETING) == 0 {
+            bail!("an idle channel has no sink after {} s", MEETING.as_secs());
+        }
+    }
+    Ok(ends)
+}
+
+/// Both ends of many channels, of which one end of each is on the other host.
+fn idle(host: &Host, number: usize) -> Result<Vec<(Source, Sink)>> {
+    let stream = host.stream()?;
+    let channel = |number: usize, at: usize| format!("idle-{number}-{at}");
+    let both = |at| Ok((stream.source(&channel(number, at))?, stream.sink(&channel(1 - number, at))?));
+    (0..IDLE_CHANNELS).map(both).collect()
 }
 
 /// Opens both ends on another thread, and polls for them.

@@ -59,8 +59,8 @@ pub(crate) struct Service {
     /// Requests of the application that wait for a reconnect.
     parked: VecDeque<(u64, to_runtime::Body)>,
     asked: Vec<u64>,
-    /// The parts so far of a report, which come in one piece after the other.
-    report: Option<String>,
+    /// The parts so far of a report, which come in one piece after the other, and the request that it answers.
+    report: Option<(u64, String)>,
     ready: bool,
     first_hello: u64,
     retry_at: Option<Instant>,
@@ -246,6 +246,7 @@ impl Service {
             let Some(command) = lock(&self.shared.commands).pop_front() else { break };
             match command {
                 Command::Ask(request, body) => self.ask(request, body),
+                Command::Forget(request) => self.forget(request),
                 Command::CloseSink(stream, index, id) => {
                     // Its links end before the runtime withdraws it: whoever hears of that may send what is not meant for it any more.
                     self.peers.close_sink(&stream, index, id);
@@ -312,6 +313,16 @@ impl Service {
             self.send(request, body);
         } else {
             self.parked.push_back((request, body));
+        }
+    }
+
+    /// Nobody waits for an answer any more, which may be there, be about to come, or come of the next runtime.
+    fn forget(&mut self, request: u64) {
+        lock(&self.shared.answers).remove(&request);
+        self.parked.retain(|(number, _)| *number != request);
+        if let Some(at) = self.asked.iter().position(|number| *number == request) {
+            self.asked.swap_remove(at);
+            self.internal.insert(request, Internal::Told);
         }
     }
 
@@ -429,12 +440,13 @@ impl Service {
             None => {
                 let body = match body {
                     Ok(to_client::Body::Report(part)) => {
-                        let whole = self.report.get_or_insert_default();
-                        whole.push_str(&part.json);
+                        // What came of one that nobody waits for any more is no part of this.
+                        let before = self.report.take().filter(|(of, _)| *of == request);
+                        let json = before.map_or_else(String::new, |(_, json)| json) + &part.json;
                         if part.more {
+                            self.report = Some((request, json));
                             return;
                         }
-                        let json = self.report.take().unwrap_or_default();
                         Ok(to_client::Body::Report(control::Report { json, more: false }))
                     }
                     body => body,
@@ -458,7 +470,12 @@ impl Service {
                 }
                 self.check_ready();
             }
-            Some(Internal::Told) => self.check_ready(),
+            Some(Internal::Told) => {
+                if matches!(&body, Ok(to_client::Body::Report(part)) if part.more) {
+                    self.internal.insert(request, Internal::Told);
+                }
+                self.check_ready();
+            }
         }
     }
 }

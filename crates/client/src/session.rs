@@ -43,6 +43,8 @@ pub(crate) enum Endpoint {
 #[derive(Debug)]
 pub(crate) enum Command {
     Ask(u64, to_runtime::Body),
+    /// Nobody waits for the answer any more.
+    Forget(u64),
     CloseSink(Arc<StreamShared>, usize, SinkId),
     CloseSource(Arc<StreamShared>, u32, Epoch),
     ShareSegment(Arc<StreamShared>),
@@ -316,7 +318,10 @@ impl Shared {
         match answer {
             Some(answer) => answer,
             None if self.closed.load(Ordering::Acquire) => Err(Code::Closed.into()),
-            None => Err(Error::new(Code::RuntimeLost, "no answer within 5 s")),
+            None => {
+                self.command(Command::Forget(request));
+                Err(Error::new(Code::RuntimeLost, "no answer within 5 s"))
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Sessions that open and close sources and sinks all the time, towards another host.
 
-use insane::{Qos, Session, Stream};
+use insane::{Code, Qos, Session, Stream};
 use insane_tests_host::Watchdog;
-use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable, status};
+use insane_tests_network::{LIMIT, eventually, hosts, law, law_holds, reliable, status, two};
 use std::time::Duration;
 
 /// Rounds until what is kept has its size, and in all.
@@ -57,4 +57,30 @@ fn what_two_hosts_keep_of_closed_sources_and_sinks_is_bounded() {
 #[test]
 fn what_they_keep_of_them_on_a_reliable_stream_is_bounded() {
     turn_over(reliable());
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_any_more_is_no_other_request_s() {
+    let _watchdog = Watchdog::start("late answers", LIMIT);
+    let [one, _two] = two(env!("CARGO_BIN_EXE_runtime"));
+    let session = one.session("asks");
+    let stream = session.stream(Qos::default()).unwrap();
+    // So many that a report comes in several parts.
+    let sinks: Vec<_> =
+        (0..600).map(|at| stream.sink(&*format!("a-channel-of-which-the-report-has-the-name-{at}")).unwrap()).collect();
+    let whole = |session: &Session| session.report("status").unwrap();
+    assert!(whole(&session).len() > 1 << 16, "{}", whole(&session).len());
+    let before = stream.records();
+    one.hold();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asks: Vec<_> = (0..4).map(|_| scope.spawn(|| session.report("status").map(|_| ()))).collect();
+        asks.into_iter().map(|asks| asks.join().unwrap().unwrap_err().code()).collect()
+    });
+    assert_eq!(answers, [Code::RuntimeLost; 4]);
+    one.go_on();
+    for _ in 0..20 {
+        serde_json::from_str::<serde_json::Value>(&whole(&session)).unwrap();
+    }
+    assert_eq!(stream.records(), before);
+    drop(sinks);
 }

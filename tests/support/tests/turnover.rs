@@ -1,8 +1,8 @@
 //! Sessions that open and close sources and sinks all the time.
 
-use insane::{Code, Qos, Reliability, Session, Stream};
+use insane::{Code, Event, Qos, Reliability, Session, Stream};
 use insane_tests_host::{Host, Watchdog, reconcile};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -76,4 +76,42 @@ fn what_it_keeps_of_them_on_a_reliable_stream_is_bounded() {
     let mut qos = Qos::default();
     qos.set_reliability(Reliability::Reliable);
     turn_over(qos);
+}
+
+/// Waits for something that the library tells of its own accord.
+fn hears(session: &Session, what: &Event) {
+    let until = Instant::now() + LIMIT;
+    while session.next_event().as_ref() != Some(what) {
+        assert!(Instant::now() < until, "{what:?} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_what_was_given_up_while_there_was_no_runtime() {
+    let _watchdog = Watchdog::start("given up", LIMIT);
+    let mut host = Host::start();
+    let session = host.session("waits");
+    let stream = session.stream(Qos::default()).unwrap();
+    let kept = stream.sink("kept").unwrap();
+    // Those that are given up get the places of these.
+    drop((stream.sink("c").unwrap(), stream.source("c").unwrap()));
+    let before = (stream.records(), in_the_runtime(&session));
+    host.stop();
+    hears(&session, &Event::RuntimeLost);
+    std::thread::scope(|scope| {
+        let asks = [scope.spawn(|| stream.sink("c").map(drop)), scope.spawn(|| stream.source("c").map(drop))];
+        for asks in asks {
+            assert_eq!(asks.join().unwrap().unwrap_err().code(), Code::RuntimeLost);
+        }
+    });
+    host.restart();
+    hears(&session, &Event::RuntimeBack);
+    assert_eq!((stream.records(), in_the_runtime(&session)), before);
+    let other = host.session("other");
+    let source = other.stream(Qos::default()).unwrap().source("kept").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"kept").unwrap();
+    assert_eq!(kept.consume_timeout(LIMIT).unwrap().to_vec(), b"kept");
+    reconcile([&session, &other], 1, 1);
 }

@@ -82,6 +82,8 @@ pub(crate) struct Told {
     outgoing: VecDeque<(usize, to_host::Body)>,
     changes: VecDeque<Change>,
     patience: Duration,
+    /// Some of what hosts announced may go in time.
+    leaving: bool,
 }
 
 impl Told {
@@ -96,6 +98,7 @@ impl Told {
             outgoing: VecDeque::new(),
             changes: VecDeque::new(),
             patience,
+            leaving: false,
         }
     }
 
@@ -153,6 +156,7 @@ impl Told {
         for (sink, known) in &mut self.hosts[host] {
             if known.announced.qos.unwrap_or_default().reliability() == Reliability::Reliable {
                 known.goes.get_or_insert(now + self.patience);
+                self.leaving = true;
             } else {
                 gone.push(*sink);
             }
@@ -253,12 +257,18 @@ impl Directory for Told {
     }
 
     fn on_time(&mut self, now: Duration) -> Option<Duration> {
+        // Asked every millisecond, and there may be thousands.
+        if !self.leaving {
+            return None;
+        }
         for host in 0..self.hosts.len() {
             let due: Vec<SinkId> =
                 self.hosts[host].iter().filter(|(_, k)| k.goes.is_some_and(|at| at <= now)).map(|(s, _)| *s).collect();
             due.into_iter().for_each(|sink| self.remove(host, sink));
         }
-        self.hosts.iter().flat_map(|h| h.values().filter_map(|k| k.goes)).min()
+        let next = self.hosts.iter().flat_map(|h| h.values().filter_map(|k| k.goes)).min();
+        self.leaving = next.is_some();
+        next
     }
 }
 

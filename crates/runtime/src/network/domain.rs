@@ -9,6 +9,7 @@ use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Sink, Source};
 use crate::network::kept::Waiting;
+use crate::network::marked::{Looker, Marked};
 use crate::network::matches::{Matches, Wanted};
 use crate::network::outlet::{Outlet, Remote, TapState};
 use crate::network::pages::Pages;
@@ -80,7 +81,7 @@ pub(crate) struct Domain {
     pub(crate) intakes: Vec<Option<Intake>>,
     pub(crate) outlets: Vec<Option<Outlet>>,
     /// The sources of other hosts, by their number on the links to local sinks.
-    pub(crate) remotes: Vec<Option<Remote>>,
+    pub(crate) remotes: Marked<Remote>,
     pub(crate) slab: Slab,
     pub(crate) pages: Pages,
     /// What has arrived and is handed out together with what comes next.
@@ -163,7 +164,7 @@ impl Domain {
             pairs: Vec::new(),
             intakes: Vec::new(),
             outlets: Vec::new(),
-            remotes: Vec::new(),
+            remotes: Marked::default(),
             slab: Slab::default(),
             pages,
             gathering: None,
@@ -185,12 +186,14 @@ impl Domain {
 
     /// Whether local sinks have messages that they have not counted.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.remotes.iter().flatten().any(Remote::is_awaited) || self.outlets.iter().flatten().any(Outlet::is_behind)
+        self.remotes.marked(Looker::Links).any(Remote::is_awaited)
+            || self.outlets.iter().flatten().any(Outlet::is_behind)
     }
 
     /// Whether a stream that is moving here waits for a sink.
     pub(crate) fn holds_up_a_move(&self) -> bool {
-        self.remotes.iter().flatten().any(|remote| remote.reliable && remote.flows > 1 && remote.is_awaited())
+        let mut awaited = self.remotes.marked(Looker::Links).filter(|remote| remote.is_awaited());
+        awaited.any(|remote| remote.reliable && remote.flows > 1)
     }
 
     /// What one link may hold of the domain's memory: with all of them full, one part is left for what arrives.
@@ -613,7 +616,7 @@ impl Domain {
     pub(crate) fn add_remote(&mut self, mut remote: Remote) -> usize {
         self.next_number = self.next_number.wrapping_add(1);
         remote.number = self.next_number;
-        place(&mut self.remotes, remote)
+        self.remotes.place(remote)
     }
 
     /// The place of a source of another host, by its number on the links.

@@ -2,13 +2,13 @@
 
 use crate::core::Conn;
 use crate::network::control::Held;
-use crate::network::domain::Note;
+use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched};
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::memory::slot_of;
-use crate::network::outlet::Arrived;
+use crate::network::outlet::{Arrived, Remote};
 use crate::network::{FromNetwork, intake};
 use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate};
 use insane_shm::steps::{Step, reach};
@@ -323,12 +323,12 @@ impl Hub {
         known: Option<Incoming>,
         (now, lost): (Duration, bool),
     ) {
-        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
-        let remote = match (known, asked) {
-            (Some(known), _) => self.domains[known.domain].remotes[known.source].as_mut(),
-            (None, Some(epoch)) => remotes.into_iter().find(|r| r.epoch == epoch && r.host == host && !r.closing),
-            (None, None) => None,
-        };
+        let known = known.map(|known| (known.domain, known.source)).or_else(|| {
+            let is_it = |r: &Remote| Some(r.epoch) == asked && r.host == host && !r.closing;
+            let of = |domain: &Domain| domain.remotes.iter().position(|r| r.as_ref().is_some_and(is_it));
+            self.domains.iter().enumerate().find_map(|(at, domain)| Some((at, of(domain)?)))
+        });
+        let remote = known.and_then(|(domain, source)| self.domains[domain].remotes[source].as_mut());
         let Some(remote) = remote else { return };
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);

@@ -3,12 +3,13 @@
 use crate::config;
 use crate::network::account::Account;
 use crate::network::control::{Held, Underway};
-use crate::network::domain::{Domain, place};
+use crate::network::domain::Domain;
 use crate::network::egress::{Egress, IN_THE_PATH, Item};
 use crate::network::kept::Kept;
 use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::later::Claims;
 use crate::network::long_words::LongWords;
+use crate::network::marked::{Looker, Marked};
 use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
@@ -90,7 +91,7 @@ pub(crate) struct Host {
     control_waiting: VecDeque<(u64, Outgoing)>,
     pub(crate) control_in: Option<FlowId>,
     pub(crate) long_words: LongWords,
-    pub(crate) flows: Vec<Option<OutFlow>>,
+    pub(crate) flows: Marked<OutFlow>,
     pub(crate) by_epoch: HashMap<Epoch, usize>,
     pub(crate) by_number: HashMap<FlowId, usize>,
     pub(crate) incoming: Keyed<FlowId, Incoming>,
@@ -108,7 +109,7 @@ pub(crate) struct Host {
     /// Sinks of this host that it has refused, and whose sessions were told, as long as they are there or until it serves them: also
     /// by another connection, so that they are told then.
     pub(crate) refused: HashSet<SinkId>,
-    pub(crate) accounts: Vec<Option<Account>>,
+    pub(crate) accounts: Marked<Account>,
     pub(crate) by_key: HashMap<(Epoch, SinkId), usize>,
     /// The places of a sink's accounts.
     by_sink: HashMap<SinkId, Vec<usize>>,
@@ -181,6 +182,13 @@ impl Known {
 }
 
 impl OutFlow {
+    /// Whether nothing becomes of it, nor of what it was given, before something happens to it here.
+    fn rests(&self) -> bool {
+        let gone = self.queued == 0 && self.backlog.is_empty();
+        let known = self.seen.waiting + self.seen.under_way == 0;
+        gone && known && !self.closing && !self.lost && self.heir.is_none() && self.word.is_none()
+    }
+
     /// Messages that the path does not have yet.
     pub(crate) fn held_back(&self) -> u64 {
         self.queued + self.backlog.iter().map(Outgoing::messages).sum::<u64>()
@@ -205,7 +213,7 @@ impl Host {
             control_waiting: VecDeque::new(),
             control_in: None,
             long_words: LongWords::default(),
-            flows: Vec::new(),
+            flows: Marked::default(),
             by_epoch: HashMap::new(),
             by_number: HashMap::new(),
             incoming: Keyed::with_hasher(Key::new(seed.rotate_left(23))),
@@ -215,7 +223,7 @@ impl Host {
             ready: BTreeSet::new(),
             enough_ready: FEW_READY,
             refused: HashSet::new(),
-            accounts: Vec::new(),
+            accounts: Marked::default(),
             by_key: HashMap::new(),
             by_sink: HashMap::new(),
             kept: Kept::default(),
@@ -353,32 +361,35 @@ impl Host {
         }
         // Who does not know of an heir would take the end of the flow before it for that of the source.
         let mut untold: Vec<FlowId> = Vec::new();
-        if self.flows.iter().flatten().any(|flow| flow.heir.is_some()) {
-            untold.extend(self.flows.iter().flatten().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
+        let flows = || self.flows.marked(Looker::Chores);
+        if flows().any(|flow| flow.heir.is_some()) {
+            untold.extend(flows().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
         }
-        for flow in self.flows.iter_mut().flatten() {
+        let Self { flows, accounts, lanes, .. } = self;
+        flows.look(Looker::Chores, |_, flow| {
             while let Some(next) = flow.backlog.front().filter(|_| !flow.behind) {
-                if self.lanes.send(flow.number, *next).is_err() {
+                if lanes.send(flow.number, *next).is_err() {
                     break;
                 }
                 flow.backlog.pop_front();
             }
             // Without a sink the host will not accept it.
-            let is_gone = |a: &usize| self.accounts[*a].as_ref().is_none_or(|a| a.gone);
+            let is_gone = |a: &usize| accounts[*a].as_ref().is_none_or(|a| a.gone);
             let unwanted = !flow.accepted && flow.accounts.iter().all(is_gone);
             if flow.closing && flow.queued == 0 && (!flow.closed || unwanted) {
-                if !self.lanes.is_up(flow.number.lane) || unwanted {
+                if !lanes.is_up(flow.number.lane) || unwanted {
                     flow.closed = true;
-                    self.lanes.abandon(flow.number);
+                    lanes.abandon(flow.number);
                 } else if flow.backlog.is_empty()
                     && !flow.behind
                     && flow.heir.is_none_or(|(_, heir)| !untold.contains(&heir))
                 {
                     flow.closed = true;
-                    self.lanes.close(flow.number);
+                    lanes.close(flow.number);
                 }
             }
-        }
+            false
+        });
     }
 
     /// The flow of a source, opened over `lane` if there is none.
@@ -426,7 +437,7 @@ impl Host {
             unheard: false,
             lost: false,
         };
-        let at = place(&mut self.flows, flow);
+        let at = self.flows.place(flow);
         self.by_epoch.insert(epoch, at);
         self.by_number.insert(number, at);
         at
@@ -495,15 +506,16 @@ impl Host {
         if flow.accepted && !flow.unheard {
             return;
         }
-        match self.flows.iter_mut().flatten().find(|other| other.epoch == flow.epoch) {
+        let other = self.flows.iter().position(|other| other.as_ref().is_some_and(|other| other.epoch == flow.epoch));
+        match other.and_then(|at| self.flows[at].as_mut()) {
             Some(other) => other.unheard = true,
             None => self.say(Body::Ended(wire::Ended { epoch: flow.epoch.to_bytes() }), underway),
         }
     }
 
     /// The flow's number on its path, if what it is given goes there at once.
-    pub(crate) fn flow_at_once(&self, at: usize) -> Option<FlowId> {
-        let flow = self.flows[at].as_ref().filter(|_| self.egress.is_fifo())?;
+    pub(crate) fn flow_at_once(&mut self, at: usize) -> Option<FlowId> {
+        let flow = self.flows[at].as_mut().filter(|_| self.egress.is_fifo())?;
         let rests = flow.queued == 0 && flow.backlog.is_empty() && flow.heir.is_none() && !flow.behind;
         (rests && !flow.lost && !flow.closing).then_some(flow.number)
     }
@@ -532,7 +544,7 @@ impl Host {
         if self.egress.waiting() == 0 {
             return refused;
         }
-        let counts = self.flows.iter().flatten().filter_map(|f| self.lanes.counts(f.number));
+        let counts = self.flows.marked(Looker::Chores).filter_map(|f| self.lanes.counts(f.number));
         let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
         while room > 0 {
             let Some(item) = self.egress.pull(now) else { break };
@@ -623,7 +635,14 @@ impl Host {
     }
 
     pub(crate) fn settle_all(&mut self) {
-        (0..self.flows.len()).for_each(|at| self.settle(at, None));
+        let mut from = 0;
+        while let Some(at) = self.flows.next(Looker::Chores, from) {
+            from = at + 1;
+            self.settle(at, None);
+            if self.flows[at].as_ref().is_none_or(OutFlow::rests) {
+                self.flows.rest(Looker::Chores, at);
+            }
+        }
     }
 
     /// The host says what became of messages for one of its sinks.
@@ -639,7 +658,7 @@ impl Host {
     /// Begins an account; its place.
     pub(crate) fn add_account(&mut self, account: Account) -> usize {
         let sink = account.sink;
-        let at = place(&mut self.accounts, account);
+        let at = self.accounts.place(account);
         self.by_sink.entry(sink).or_default().push(at);
         at
     }
@@ -670,8 +689,15 @@ impl Host {
     /// Ends the accounts of which nothing more will come.
     pub(crate) fn sweep(&mut self, domains: &mut [Domain]) {
         let mut ended = HashSet::new();
-        for at in 0..self.accounts.len() {
-            let Some(account) = self.accounts[at].take_if(|a| a.is_over()) else { continue };
+        let mut from = 0;
+        while let Some(at) = self.accounts.next(Looker::Chores, from) {
+            from = at + 1;
+            let Some(account) = self.accounts[at].take_if(|a| a.is_over()) else {
+                if self.accounts[at].as_ref().is_none_or(|a| !a.closing && a.pending() == 0) {
+                    self.accounts.rest(Looker::Chores, at);
+                }
+                continue;
+            };
             domains[account.domain].cells.end(account.cell.index());
             if let Some(places) = self.by_sink.get_mut(&account.sink) {
                 places.retain(|place| *place != at);
@@ -705,7 +731,7 @@ impl Host {
 
     /// Whether something is pending at the host.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.accounts.iter().flatten().any(|a| a.pending() > 0)
+        self.accounts.marked(Looker::Chores).any(|a| a.pending() > 0)
     }
 }
 

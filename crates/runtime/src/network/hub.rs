@@ -13,6 +13,7 @@ use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
+use crate::network::outlet::Found;
 use crate::network::patience::Patience;
 use crate::network::ports::{Port, States};
 use crate::network::reopen::{Order, Retired};
@@ -389,20 +390,15 @@ impl Hub {
         let mut busy = false;
         self.prune_all();
         self.look_at_held();
-        let mut gone = Vec::new();
+        let mut found = Found::default();
         for domain in &mut self.domains {
-            busy |= domain.tend(&mut gone);
-            for (source, messages, bytes) in gone.drain(..) {
-                let remote = domain.remotes[source].as_ref();
-                if let Some((host, flow)) = remote.and_then(|r| Some((r.host, r.flow?))) {
-                    self.hosts[host].lanes.consumed(flow, messages, bytes);
-                }
-            }
-            for remote in domain.remotes.iter_mut().flatten() {
-                if let Some((flow, cursor)) = remote.take_cursor() {
-                    self.hosts[remote.host].lanes.advance(flow, cursor);
-                }
-            }
+            busy |= domain.tend(&mut found);
+        }
+        for (host, flow, messages, bytes) in found.gone {
+            self.hosts[host].lanes.consumed(flow, messages, bytes);
+        }
+        for (host, flow, cursor) in found.cursors {
+            self.hosts[host].lanes.advance(flow, cursor);
         }
         // At once: what is closed here must reach the core before what is opened after it.
         for domain in 0..self.domains.len() {

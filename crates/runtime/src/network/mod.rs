@@ -48,6 +48,7 @@ mod lanes;
 mod later;
 mod links;
 mod long_words;
+mod marked;
 mod matches;
 mod memory;
 mod moves;

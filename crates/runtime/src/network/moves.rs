@@ -12,6 +12,7 @@ use crate::network::FromNetwork;
 use crate::network::host::{Host, OutFlow, path_config};
 use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
+use crate::network::marked::Looker;
 use crate::network::ports::Port;
 use crate::policy::{self, Choice, Standing};
 use crate::rebind::{Asked, Refusal};
@@ -300,13 +301,14 @@ impl Hub {
         // Counted anew: one that has ended meanwhile has taken its word with it.
         self.words = 0;
         for host in &mut self.hosts {
-            for flow in host.flows.iter_mut().flatten() {
+            host.flows.look(Looker::Chores, |_, flow| {
                 if flow.word == Some(token) {
                     flow.word = None;
                     host.goes_on = true;
                 }
                 self.words += usize::from(flow.word.is_some());
-            }
+                false
+            });
         }
     }
 
@@ -381,9 +383,14 @@ impl Host {
     /// Nothing more goes by a flow whose stream has moved. If one before it has still to end, because the stream moved on before it had
     /// moved, that one's heir is now this one's, which goes on waiting.
     fn pass_over(&mut self, gone: (usize, FlowId), heir: (usize, FlowId)) {
-        let mut before = self.flows.iter_mut().flatten().filter(|flow| flow.heir == Some(gone)).peekable();
-        let waits = before.peek().is_some();
-        before.for_each(|flow| flow.heir = Some(heir));
+        let mut waits = false;
+        // Who has an heir never rests.
+        self.flows.look(Looker::Chores, |_, flow| {
+            let before = flow.heir == Some(gone);
+            flow.heir = if before { Some(heir) } else { flow.heir };
+            waits |= before;
+            false
+        });
         self.heir(heir).into_iter().for_each(|flow| flow.behind = waits);
     }
 
@@ -407,7 +414,8 @@ impl Host {
 
     /// Of each account, what its reliable flows have not brought to the sinks.
     pub(crate) fn again(&self, account: usize) -> u64 {
-        let flows = self.flows.iter().flatten().filter(|flow| flow.reliable && flow.accounts.contains(&account));
+        let flows = self.flows.marked(Looker::Chores);
+        let flows = flows.filter(|flow| flow.reliable && flow.accounts.contains(&account));
         let of = |flow: &OutFlow| {
             let counts = self.lanes.counts(flow.number).unwrap_or_default();
             counts.waiting + counts.under_way + flow.held_back()

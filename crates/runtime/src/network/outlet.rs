@@ -6,6 +6,7 @@ mod tap;
 use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
+use crate::network::marked::Looker;
 use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::Counters;
 use insane_shm::doorbell::Doorbell;
@@ -170,6 +171,15 @@ pub(crate) struct Remote {
     pub(crate) mute: bool,
     /// When its host was last told what became of its messages.
     told_at: Option<Duration>,
+}
+
+/// What was found on the links to local sinks, for the paths of those sources: by host and flow.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Messages and bytes that have left the network's memory.
+    pub(crate) gone: Vec<(usize, FlowId, u32, u64)>,
+    /// How far the sinks of reliable sources are, where that is news.
+    pub(crate) cursors: Vec<(usize, FlowId, u64)>,
 }
 
 /// A message that has arrived.
@@ -389,7 +399,7 @@ impl Remote {
         open.peek().is_some() && open.all(|t| t.scattered)
     }
 
-    /// What the path of its flow is to be told of its sinks, if that is news: they are asked for it every few microseconds.
+    /// What the path of its flow is to be told of its sinks, if that is news.
     pub(crate) fn take_cursor(&mut self) -> Option<(FlowId, u64)> {
         let flow = self.flow.filter(|_| self.reliable)?;
         let news = Some((flow, self.cursor)).filter(|now| self.told_cursor != Some(*now));
@@ -433,6 +443,17 @@ impl Remote {
         for tap in &mut self.taps {
             tap.told = Report { epoch: Vec::new(), ..tap.told.clone() };
         }
+    }
+
+    /// Whether its links need not be tended before something happens to it here.
+    fn rests(&self) -> bool {
+        self.stalled.is_empty() && !self.is_awaited() && self.ending == self.closing
+    }
+
+    /// Whether nobody will want to know anything of it before something happens to it here, and it is not waited for.
+    pub(crate) fn needs_no_chores(&self) -> bool {
+        let waits = self.orphaned.is_some() || !self.expected.0.is_empty();
+        !waits && !self.ending && !self.closing && (self.mute || self.news().next().is_none())
     }
 
     /// Whether some sink has messages that it has not counted.
@@ -755,9 +776,9 @@ impl Domain {
         }
     }
 
-    /// Looks after the links to local sinks: takes back, puts on, wakes, reads what the sinks have counted. Returns, per source
-    /// with credit to give, its place, messages and bytes that have left the network's memory, and whether anything happened.
-    pub(crate) fn tend(&mut self, gone: &mut Vec<(usize, u32, u64)>) -> bool {
+    /// Looks after the links to local sinks: takes back, puts on, wakes, reads what the sinks have counted. Returns whether anything
+    /// happened.
+    pub(crate) fn tend(&mut self, found: &mut Found) -> bool {
         let mut busy = false;
         self.sweep_lists();
         for at in 0..self.outlets.len() {
@@ -765,7 +786,9 @@ impl Domain {
             busy |= outlet.reclaim(&mut self.slab) > 0;
             busy |= outlet.is_behind() && self.flush_backlog(at);
         }
-        for source in 0..self.remotes.len() {
+        let mut from = 0;
+        while let Some(source) = self.remotes.next(Looker::Links, from) {
+            from = source + 1;
             let (mut messages, mut bytes) = (0, 0u64);
             while let Some((mut d, payload)) = self.remotes[source].as_mut().and_then(|r| r.stalled.pop_front()) {
                 let Some(remote) = self.remotes[source].as_mut() else { break };
@@ -784,11 +807,14 @@ impl Domain {
                 self.hand_out(source, &mut d, &[], slot);
                 (messages, bytes) = (messages + 1, bytes + u64::from(d.length));
             }
+            let Some(remote) = self.remotes[source].as_mut() else {
+                self.remotes.rest(Looker::Links, source);
+                continue;
+            };
             if messages > 0 {
-                gone.push((source, messages, bytes));
+                found.gone.extend(remote.flow.map(|flow| (remote.host, flow, messages, bytes)));
                 busy = true;
             }
-            let Some(remote) = self.remotes[source].as_mut() else { continue };
             for tap in &mut remote.taps {
                 let outlet = tap.outlet.and_then(|o| self.outlets[o].as_ref());
                 if let Some(counters) = outlet.and_then(|o| o.counters.as_ref()) {
@@ -804,8 +830,12 @@ impl Domain {
                 let first = open.filter_map(|t| t.sequences.front()).min();
                 remote.cursor = remote.cursor.max(first.map_or(last, |s| (s - 1).min(last)));
             }
+            found.cursors.extend(remote.take_cursor().map(|(flow, cursor)| (remote.host, flow, cursor)));
             if remote.ending && !remote.closing && self.is_through(source) {
                 self.close_remote(source);
+            }
+            if self.remotes[source].as_ref().is_some_and(Remote::rests) {
+                self.remotes.rest(Looker::Links, source);
             }
         }
         self.wake_sinks();

@@ -8,8 +8,9 @@ use crate::network::host::{Incoming, OutFlow};
 use crate::network::hub::{Hub, LET_GO};
 use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
+use crate::network::marked::Looker;
 use crate::network::matches::Wanted;
-use crate::network::outlet::{Remote, TapState};
+use crate::network::outlet::{Remote, Tap, TapState};
 use crate::policy;
 use insane_shm::counters::Count;
 use insane_shm::steps::{Step, reach};
@@ -220,8 +221,9 @@ impl Hub {
             return;
         };
         let domain = &mut self.domains[at];
-        let known = domain.remotes.iter_mut().flatten().find(|r| r.epoch == epoch && !r.closing);
-        if let Some(remote) = known {
+        let lives = |r: &Remote| r.epoch == epoch && !r.closing;
+        let known = domain.remotes.iter().position(|r| r.as_ref().is_some_and(lives));
+        if let Some(remote) = known.and_then(|at| domain.remotes[at].as_mut()) {
             // The sender has lost that path, and this end need not find it out by itself.
             let lane =
                 remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
@@ -270,9 +272,12 @@ impl Hub {
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
         one.claims.take(epoch);
         for (at, domain) in self.domains.iter_mut().enumerate() {
-            for (source, remote) in domain.remotes.iter_mut().enumerate() {
-                let is_it = |r: &&mut Remote| r.epoch == epoch && r.host == host && !r.closing;
-                let Some(remote) = remote.as_mut().filter(is_it) else { continue };
+            for source in 0..domain.remotes.len() {
+                let is_it = |r: &Remote| r.epoch == epoch && r.host == host && !r.closing;
+                if !domain.remotes[source].as_ref().is_some_and(is_it) {
+                    continue;
+                }
+                let Some(remote) = domain.remotes[source].as_mut() else { continue };
                 // One that stands, or waits to be accepted, ends by itself: over a path that only the host knows to be lost, or it has
                 // overtaken the word by which it is announced.
                 let stands = one.incoming.values().any(|flow| (flow.domain, flow.source) == (at, source))
@@ -321,11 +326,14 @@ impl Hub {
     fn stop_waiting(&mut self, now: Duration) {
         let patience = Duration::from_millis(self.settings.patience_ms);
         let mut late = Vec::new();
-        for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
-            if !remote.expected.0.is_empty() && now >= remote.expected.1 + patience {
-                remote.expected.0.clear();
-                late.push((remote.host, remote.epoch));
-            }
+        for domain in &mut self.domains {
+            domain.remotes.look(Looker::Chores, |_, remote| {
+                if !remote.expected.0.is_empty() && now >= remote.expected.1 + patience {
+                    remote.expected.0.clear();
+                    late.push((remote.host, remote.epoch));
+                }
+                false
+            });
         }
         late.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
     }
@@ -333,9 +341,14 @@ impl Hub {
     /// A sink of this host joins a source of another as number `join`: it takes the first message that says so, and what follows. 0:
     /// it has no number yet.
     fn numbered(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
-        let remotes = self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten());
-        let mut remotes = remotes.filter(|r| r.epoch == epoch && r.host == host && !r.closing);
-        let tap = remotes.find_map(|r| r.taps.iter_mut().find(|t| t.sink == sink && t.state == TapState::Open));
+        let is_it = |r: &Remote| r.epoch == epoch && r.host == host && !r.closing;
+        let is_open = |t: &Tap| t.sink == sink && t.state == TapState::Open;
+        let tap = self.domains.iter_mut().find_map(|domain| {
+            let mut places = domain.remotes.iter().enumerate();
+            let tap_of = |r: &Remote| Some(r).filter(|r| is_it(r))?.taps.iter().position(is_open);
+            let (source, tap) = places.find_map(|(at, r)| Some((at, tap_of(r.as_ref()?)?)))?;
+            domain.remotes[source].as_mut()?.taps.get_mut(tap)
+        });
         let Some(tap) = tap else { return };
         tap.answered = true;
         if join != 0 {
@@ -587,17 +600,20 @@ impl Hub {
 
     /// Tells the other hosts what became of their messages.
     pub(crate) fn tell_reports(&mut self, now: Duration) {
-        for remote in self.domains.iter_mut().flat_map(|d| d.remotes.iter_mut().flatten()) {
-            let host = &mut self.hosts[remote.host];
-            if host.hears_reports() && remote.reports_at().is_some_and(|at| at <= now) {
-                remote.reports(now).for_each(|report| host.say(Body::Report(report), &mut self.underway));
-            }
+        for domain in &mut self.domains {
+            domain.remotes.look(Looker::Chores, |_, remote| {
+                let host = &mut self.hosts[remote.host];
+                if host.hears_reports() && remote.reports_at().is_some_and(|at| at <= now) {
+                    remote.reports(now).for_each(|report| host.say(Body::Report(report), &mut self.underway));
+                }
+                false
+            });
         }
     }
 
     /// When [`Self::tell_reports`] has something to say.
     pub(crate) fn reports_at(&self) -> Option<Duration> {
-        let remotes = self.domains.iter().flat_map(|d| d.remotes.iter().flatten());
+        let remotes = self.domains.iter().flat_map(|d| d.remotes.marked(Looker::Chores));
         remotes.filter(|r| self.hosts[r.host].hears_reports()).filter_map(Remote::reports_at).min()
     }
 
@@ -606,7 +622,13 @@ impl Hub {
         self.stop_waiting(now);
         let patience = Duration::from_millis(self.settings.patience_ms);
         for (number, domain) in self.domains.iter_mut().enumerate() {
-            for at in 0..domain.remotes.len() {
+            let mut from = 0;
+            while let Some(at) = domain.remotes.next(Looker::Chores, from) {
+                from = at + 1;
+                if domain.remotes[at].as_ref().is_none_or(Remote::needs_no_chores) {
+                    domain.remotes.rest(Looker::Chores, at);
+                    continue;
+                }
                 let Some(remote) = domain.remotes[at].as_mut() else { continue };
                 if remote.orphaned.is_some_and(|since| now >= since + patience) {
                     remote.ending = true;

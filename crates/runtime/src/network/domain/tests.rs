@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::network::lanes::FlowId;
-use crate::network::outlet::Arrived;
+use crate::network::outlet::{Arrived, Found};
 use insane_shm::counters::{CellState, CellWriter, Count};
 use insane_shm::link::{Delivery, Descriptor, Fate};
 use insane_shm::slab::MAX_OF_PEER;
@@ -12,6 +12,7 @@ use insane_wire::frame::record::Message;
 const EPOCH: Epoch = Epoch(7);
 const SINK: SinkId = SinkId(9);
 const SESSION: SessionId = SessionId(11);
+const FLOW: FlowId = FlowId { lane: 0, number: 1 };
 
 /// A session with a sink that takes a link when it is told to, answers every flow, and checks what it is asked as the library does.
 pub(crate) struct Player {
@@ -178,7 +179,9 @@ impl Rig {
 
     /// A source of another host begins: its place.
     fn begins(&mut self) -> usize {
-        self.domain.add_remote(Remote::new(EPOCH, 0, "stream".into(), 3, true))
+        let mut remote = Remote::new(EPOCH, 0, "stream".into(), 3, true);
+        remote.flow = Some(FLOW);
+        self.domain.add_remote(remote)
     }
 
     /// The core has matched it with the sink.
@@ -213,13 +216,13 @@ impl Rig {
     }
 
     /// The session takes all there is, and what comes then. How much that was, and the credit to be given.
-    fn drains(&mut self) -> (u64, Vec<(usize, u32, u64)>) {
-        let (mut took, mut gone) = (0, Vec::new());
+    fn drains(&mut self) -> (u64, Vec<(usize, FlowId, u32, u64)>) {
+        let (mut took, mut found) = (0, Found::default());
         loop {
             let more = self.player.take() as u64;
             took += more;
-            if !self.domain.tend(&mut gone) && more == 0 {
-                return (took, gone);
+            if !self.domain.tend(&mut found) && more == 0 {
+                return (took, found.gone);
             }
         }
     }
@@ -227,7 +230,7 @@ impl Rig {
     /// Its host sends no more of it.
     fn ends(&mut self, source: usize) {
         self.domain.remotes[source].as_mut().unwrap().ending = true;
-        self.domain.tend(&mut Vec::new());
+        self.domain.tend(&mut Found::default());
         assert!(self.domain.remotes[source].take().unwrap().is_over());
     }
 }
@@ -430,9 +433,9 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
     assert!((1..=1 << 20).contains(&domain.slab.bytes()), "{}", domain.slab.bytes());
     assert!(!comes(domain, 0) && !comes(domain, 64) && !comes(domain, 0));
     domain.memory_limit = 2 << 20;
-    let mut gone = Vec::new();
-    domain.tend(&mut gone);
-    assert_eq!(gone, [(source, 4, 128)]);
+    let mut found = Found::default();
+    domain.tend(&mut found);
+    assert_eq!(found.gone, [(0, FLOW, 4, 128)]);
     assert!(!domain.remotes[source].as_ref().unwrap().is_stalled());
     let waiting = domain.outlets[0].as_ref().unwrap().waiting();
     assert!(waiting.into_iter().eq(entries + 1..=sequence), "{sequence}");
@@ -448,15 +451,16 @@ fn a_path_is_told_of_the_sources_alone_whose_sinks_have_got_further() {
         domain.remotes[source].as_mut().unwrap().flow = Some(flow(number));
     }
     let told = |domain: &mut Domain| {
-        domain.tend(&mut Vec::new());
-        domain.remotes.iter_mut().flatten().filter_map(Remote::take_cursor).collect::<Vec<_>>()
+        let mut found = Found::default();
+        domain.tend(&mut found);
+        found.cursors
     };
     // Best-effort ones have no cursor.
     assert_eq!(told(&mut domain).len(), 495);
     (0..100).for_each(|_| assert_eq!(told(&mut domain), []));
     domain.remotes[7].as_mut().unwrap().last = 9;
     domain.remotes[8].as_mut().unwrap().flow = Some(flow(1000));
-    assert_eq!(told(&mut domain), [(flow(7), 9), (flow(1000), 0)]);
+    assert_eq!(told(&mut domain), [(0, flow(7), 9), (0, flow(1000), 0)]);
     domain.remotes[9].as_mut().unwrap().flow = None;
     assert_eq!(told(&mut domain), []);
 }
@@ -472,12 +476,12 @@ fn a_session_that_counts_what_it_was_not_given_ends_its_own_link_alone() {
         let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
         assert!(rig.domain.deliver(source, d, &Arrived::Bytes(&[7; 300][..if sequence == 1 { 300 } else { 8 }]), 0));
     }
-    rig.domain.tend(&mut Vec::new());
+    rig.domain.tend(&mut Found::default());
     // It has had them all, it says, before one of them is on its link.
     rig.player.taken[&LINK].flows[0].cell.add(Count::Delivered, u64::MAX / 2);
-    rig.domain.tend(&mut Vec::new());
+    rig.domain.tend(&mut Found::default());
     rig.talk();
-    rig.domain.tend(&mut Vec::new());
+    rig.domain.tend(&mut Found::default());
     let given = rig.domain.remotes[source].as_ref().unwrap().taps[0].given;
     assert_eq!(given, comes - 10, "those without room were dropped");
     rig.domain.end_pair(0);
@@ -599,5 +603,5 @@ fn empty_reliable_messages_wait_for_a_full_link_in_bounded_memory() {
     assert!(rig.domain.slab.bytes() <= 1 << 20);
     // They need no memory any more once they are on the link, and the one that had none says so when it has left.
     let (took, gone) = rig.drains();
-    assert_eq!((took, gone, rig.domain.slab.in_use()), (came, vec![(source, 1, 0)], 0));
+    assert_eq!((took, gone, rig.domain.slab.in_use()), (came, vec![(0, FLOW, 1, 0)], 0));
 }

@@ -5,6 +5,7 @@ use crate::network::account::Cells;
 use crate::network::control::Sources;
 use crate::network::kept::Kept;
 use crate::network::memory::Memory;
+use crate::network::pages::Pages;
 use insane_shm::counters::{Counters, bytes};
 use insane_shm::memory::Heap;
 use insane_transport::{Event, Lies, LostReason};
@@ -291,4 +292,49 @@ fn a_host_is_told_of_the_end_of_a_flow_whose_opening_it_may_not_have_seen() {
     rig.host.close_flow(next);
     rig.talk(None);
     assert_eq!((rig.said(), rig.host.by_number.len()), (vec![true], 0));
+}
+
+#[test]
+fn what_is_quiet_is_not_looked_at_and_what_is_not_is_until_it_ends() {
+    let mut rig = Rig::new();
+    let mut domain = Domain::new(1, "default".into(), &config::Config::default(), Pages::without_thread()).unwrap();
+    rig.talk(None);
+    let (flow, account) = rig.open_as(true);
+    let mut looked_at = |rig: &mut Rig| {
+        rig.host.settle_all();
+        rig.host.push_waiting();
+        rig.host.sweep(std::slice::from_mut(&mut domain));
+        let flows = rig.host.flows.marked(Looker::Chores).count();
+        (flows, rig.host.accounts.marked(Looker::Chores).count())
+    };
+    assert_eq!(rig.talk(None).0, 1);
+    looked_at(&mut rig);
+    assert_eq!((looked_at(&mut rig), rig.host.is_awaited()), ((0, 0), false));
+    // What its sink has and its host has not reported yet is not through.
+    rig.emit((flow, account), 1..=5);
+    assert_eq!(looked_at(&mut rig), (1, 1));
+    rig.talk(None);
+    assert_eq!((looked_at(&mut rig), rig.arrived.len(), rig.host.is_awaited()), ((0, 1), 5, true));
+    let report = Report { delivered: 5, ..Report::default() };
+    rig.account(account).reported(&report);
+    looked_at(&mut rig);
+    assert_eq!((looked_at(&mut rig), rig.host.is_awaited()), ((0, 0), false));
+    // What ends is, until it has.
+    rig.account(account).closing = true;
+    rig.host.close_flow(flow);
+    assert!(looked_at(&mut rig).0 == 1 && rig.host.accounts[account].is_none());
+    rig.talk(None);
+    assert!(rig.host.flows[flow].is_none());
+    assert_eq!(looked_at(&mut rig), (0, 0));
+}
+
+#[test]
+fn a_flow_that_is_given_something_past_the_queues_is_looked_at() {
+    let mut rig = Rig::new();
+    rig.talk(None);
+    let (flow, _) = rig.open();
+    rig.host.settle_all();
+    assert_eq!(rig.host.flows.marked(Looker::Chores).count(), 0);
+    assert!(rig.host.flow_at_once(flow).is_some());
+    assert_eq!(rig.host.flows.marked(Looker::Chores).count(), 1);
 }

@@ -1,7 +1,7 @@
 //! What waits on the links to local sinks, for room or for its session to know a segment, and what becomes of it when a sink leaves.
 
 use crate::network::domain::Domain;
-use crate::network::outlet::{Pushed, Tap, TapState, Waiting};
+use crate::network::outlet::{Pushed, Remote, Tap, TapState, Waiting};
 use insane_wire::id::SinkId;
 
 impl Waiting {
@@ -28,9 +28,9 @@ impl Domain {
             first.slot.map(|slot| self.slab.unhold(slot));
             any = true;
             let d = &first.descriptor;
-            if pushed == Pushed::NoRoom
-                && let Some(remote) = self.remotes.iter_mut().flatten().find(|r| r.number == d.source)
-            {
+            let is_of = |r: &Option<Remote>| r.as_ref().is_some_and(|r| r.number == d.source);
+            let source = self.remotes.iter().position(is_of).filter(|_| pushed == Pushed::NoRoom);
+            if let Some(remote) = source.and_then(|source| self.remotes[source].as_mut()) {
                 for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
                     tap.had_no_room(d.messages());
                 }

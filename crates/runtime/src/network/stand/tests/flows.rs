@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::network::lanes::HOME;
+use crate::network::marked::Looker;
 
 /// The host's flow of a source goes to a sink that is attached, with its number.
 fn goes_to(stand: &mut Stand, number: u64, epoch: u8, sink: u8) {
@@ -275,5 +276,41 @@ fn messages_that_are_received_together_are_handed_on_as_they_were_sent() {
         assert_eq!((counts.delivered, counts.lost), (seen.len() as u64, all - seen.len() as u64));
         // No more than were in the lost frame.
         assert!((1..=all.div_ceil(frames as u64 - 1) + 1).contains(&counts.lost), "{counts:?}");
+    }
+}
+
+#[test]
+fn sources_of_which_nothing_comes_are_not_looked_at() {
+    for number in [0, 1] {
+        let mut stand = Stand::new();
+        stand.sink(number, [1; 16], 5, true);
+        stand.say(&source(number, 4, 5));
+        let mut players = attached(&mut stand);
+        goes_to(&mut stand, number, 4, 1);
+        // Whoever is waited for at first has not come back by then.
+        stand.pass(Duration::from_millis(stand.hub.settings.patience_ms + 100));
+        let looked_at = |stand: &Stand, looker| stand.hub.domains[0].remotes.marked(looker).count();
+        let all = |stand: &Stand| [Looker::Links, Looker::Chores].map(|looker| looked_at(stand, looker));
+        assert_eq!((all(&stand), stand.hub.reports_at()), ([0, 0], None));
+        let next = Outgoing { token: 1000, sequence: 1, joined: 1, ..Outgoing::default() };
+        stand.peer.send(stand.flows[0], next).expect("room for what waits");
+        stand.pass(Duration::from_millis(50));
+        // As long as its sink has not counted it.
+        assert_eq!((looked_at(&stand, Looker::Links), stand.hub.domains[0].is_awaited()), (1, true));
+        assert_eq!(players.iter_mut().map(Player::take).sum::<usize>(), 1);
+        stand.heard.clear();
+        stand.pass(Duration::from_millis(50));
+        let reports = stand.heard.iter().filter(|said| {
+            matches!(decode::<wire::ToHost>(said).unwrap().body, Some(Body::Report(report)) if report.delivered == 1)
+        });
+        assert_eq!(reports.count(), 1);
+        assert_eq!((all(&stand), stand.hub.domains[0].is_awaited()), ([0, 0], false));
+        // It ends, and is forgotten.
+        stand.peer.close(stand.flows[0]);
+        for _ in 0..8 {
+            players.iter_mut().for_each(Player::read);
+            stand.pass(Duration::from_millis(50));
+        }
+        assert_eq!((all(&stand), stand.holds().sources), ([0, 0], 0));
     }
 }
