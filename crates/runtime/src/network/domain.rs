@@ -79,7 +79,9 @@ pub(crate) struct Domain {
     counter_memory: Arc<SharedMemory>,
     pub(crate) pairs: Vec<Option<Pair>>,
     pub(crate) intakes: Vec<Option<Intake>>,
-    pub(crate) outlets: Vec<Option<Outlet>>,
+    pub(crate) outlets: Marked<Outlet>,
+    /// How many of those there are.
+    pub(crate) links: u64,
     /// The sources of other hosts, by their number on the links to local sinks.
     pub(crate) remotes: Marked<Remote>,
     pub(crate) slab: Slab,
@@ -163,7 +165,8 @@ impl Domain {
             counter_memory: memory,
             pairs: Vec::new(),
             intakes: Vec::new(),
-            outlets: Vec::new(),
+            outlets: Marked::default(),
+            links: 0,
             remotes: Marked::default(),
             slab: Slab::default(),
             pages,
@@ -187,7 +190,7 @@ impl Domain {
     /// Whether local sinks have messages that they have not counted.
     pub(crate) fn is_awaited(&self) -> bool {
         self.remotes.marked(Looker::Links).any(Remote::is_awaited)
-            || self.outlets.iter().flatten().any(Outlet::is_behind)
+            || self.outlets.marked(Looker::Links).any(Outlet::is_behind)
     }
 
     /// Whether a stream that is moving here waits for a sink.
@@ -198,7 +201,7 @@ impl Domain {
 
     /// What one link may hold of the domain's memory: with all of them full, one part is left for what arrives.
     pub(crate) fn link_cap(&self) -> u64 {
-        self.memory_limit / (self.outlets.iter().flatten().count() as u64 + 1)
+        self.memory_limit / (self.links + 1)
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -480,7 +483,8 @@ impl Domain {
                 pair.next_link += 1;
                 let offer = peer::LinkOffer { stream: stream.clone(), entries: self.entries, reliable, layout: LAYOUT };
                 pair.send(number, Body::LinkOffer(offer), &[memory.fd()]);
-                let outlet = place(&mut self.outlets, Outlet::new(stream, reliable, at, number, memory));
+                let outlet = self.outlets.place(Outlet::new(stream, reliable, at, number, memory));
+                self.links += 1;
                 pair.outgoing.insert(number, outlet);
                 outlet
             }

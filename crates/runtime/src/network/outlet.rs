@@ -1,8 +1,10 @@
 //! Links to local sinks: the network is their producer, and what arrived lies in segments of the domain.
 
 mod backlog;
+mod link;
 mod tap;
 
+use self::link::Pushed;
 use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
@@ -11,15 +13,13 @@ use crate::network::scatter::{List, Making, is_making};
 use insane_shm::counters::Counters;
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
-    Broken, Descriptor, FLAG_COPIED, FLAG_PACKED, FLAG_SCATTERED, FLAG_WIDE, INLINE_BYTES, Producer, Returned,
-    later_join,
+    Broken, Descriptor, FLAG_COPIED, FLAG_PACKED, FLAG_SCATTERED, FLAG_WIDE, INLINE_BYTES, Producer, later_join,
 };
 use insane_shm::memory::SharedMemory;
 use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::Segment;
-use insane_shm::slab::{Slab, SlotId, Told, geometry_for, stride_for};
+use insane_shm::slab::{SlotId, Told, geometry_for, stride_for};
 use insane_shm::steps::{Step, reach};
-use insane_shm::wait::WakeNeed;
 use insane_wire::frame::record::{Message, bundle_longest};
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
@@ -191,133 +191,6 @@ pub(crate) enum Arrived<'a> {
     Slot(SlotId, u32),
 }
 
-impl Outlet {
-    pub(crate) fn new(stream: String, reliable: bool, pair: usize, number: u32, memory: Arc<SharedMemory>) -> Self {
-        Self {
-            stream,
-            reliable,
-            pair,
-            number,
-            offered: Some(memory),
-            producer: None,
-            counters: None,
-            doorbell: Doorbell::default(),
-            told: Told::default(),
-            waiting: Vec::new(),
-            asked: HashSet::new(),
-            scattered: false,
-            lent: 0,
-            lists: HashMap::new(),
-            held: 0,
-            backlog: VecDeque::new(),
-            unwoken: false,
-            broken: None,
-        }
-    }
-
-    pub(crate) fn has_mapped(&self, segment: u16) -> bool {
-        self.producer.as_ref().is_some_and(|producer| producer.is_mapped(segment))
-    }
-
-    /// A flow is not to be opened any more. Returns whether it was still to be: then the session has not heard of it.
-    pub(crate) fn withdraw(&mut self, source: u32, sink: SinkId) -> bool {
-        let before = self.waiting.len();
-        self.waiting.retain(|(number, of, _)| (*number, *of) != (source, sink));
-        self.waiting.len() < before
-    }
-
-    pub(crate) fn position(&self) -> u64 {
-        self.producer.as_ref().map_or(0, Producer::position)
-    }
-
-    /// Wakes the session if it sleeps on this link. Never blocks.
-    pub(crate) fn wake(&mut self) {
-        self.unwoken = false;
-        if self.producer.as_mut().is_some_and(|p| p.wake() == WakeNeed::Ring) {
-            self.doorbell.ring();
-        }
-    }
-
-    /// Whether something waits for room.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.backlog.is_empty()
-    }
-
-    /// Whether a message that needs no slot can be put on it now.
-    fn has_room(&self) -> bool {
-        self.producer.as_ref().is_some_and(|p| p.credit() > 0) && !self.is_behind() && self.broken.is_none()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn waiting(&self) -> Vec<u64> {
-        self.backlog.iter().map(|one| one.descriptor.sequence).collect()
-    }
-
-    /// Takes back what the session returned.
-    fn reclaim(&mut self, slab: &mut Slab) -> u32 {
-        let Self { producer: Some(producer), held, lent, lists, .. } = self else { return 0 };
-        let result = producer.reclaim(|returned| {
-            if let Returned::Slot { segment, slot, .. } = returned {
-                *held = held.saturating_sub(slab.stride(segment));
-                slab.unhold(SlotId { segment, slot });
-                if !lists.is_empty() {
-                    *lent -= lists.remove(&SlotId { segment, slot }).unwrap_or(0);
-                }
-            }
-        });
-        match result {
-            Ok(taken) => taken,
-            Err(broken) => {
-                self.broken = Some(broken);
-                0
-            }
-        }
-    }
-
-    /// Puts a message on the link. `false`: there is no room now, or its segment is not mapped yet.
-    fn push(
-        &mut self,
-        d: &Descriptor,
-        inline: &[u8],
-        (slot, frames): (Option<SlotId>, u32),
-        cap: u64,
-        slab: &mut Slab,
-    ) -> Pushed {
-        // What is empty goes inside its descriptor, wherever it waited.
-        let slot = slot.filter(|_| d.length > 0);
-        let bytes = slot.map_or(0, |s| slab.stride(s.segment));
-        let fits = |l: &Self| {
-            l.producer.as_ref().is_some_and(|p| p.credit() > 0) && (l.held == 0 || bytes == 0 || l.held + bytes <= cap)
-        };
-        if !fits(self) {
-            self.reclaim(slab);
-        }
-        let room = fits(self) && self.broken.is_none();
-        let Some(producer) = self.producer.as_mut().filter(|_| room) else { return Pushed::NoRoom };
-        if slot.is_some_and(|s| !producer.is_mapped(s.segment)) {
-            return Pushed::NotMapped;
-        }
-        if let Some(slot) = slot {
-            slab.hold(slot);
-            self.held += bytes;
-            if frames > 0 {
-                self.lent += frames;
-                self.lists.insert(slot, frames);
-            }
-        }
-        producer.push(d, inline);
-        self.unwoken = true;
-        Pushed::Done
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pushed {
-    Done,
-    NoRoom,
-    NotMapped,
-}
-
 impl Remote {
     pub(crate) fn new(epoch: Epoch, host: usize, stream: String, channel: u64, reliable: bool) -> Self {
         Self {
@@ -468,9 +341,10 @@ impl Domain {
         let len = u64::from(len).max(1);
         if self.slab.available(len) == 0 {
             let slab = &mut self.slab;
-            for outlet in self.outlets.iter_mut().flatten() {
+            self.outlets.look(Looker::Links, |_, outlet| {
                 outlet.reclaim(slab);
-            }
+                false
+            });
         }
         if self.slab.available(len) == 0 {
             self.grow(len);
@@ -781,10 +655,16 @@ impl Domain {
     pub(crate) fn tend(&mut self, found: &mut Found) -> bool {
         let mut busy = false;
         self.sweep_lists();
-        for at in 0..self.outlets.len() {
-            let Some(outlet) = self.outlets[at].as_mut() else { continue };
-            busy |= outlet.reclaim(&mut self.slab) > 0;
-            busy |= outlet.is_behind() && self.flush_backlog(at);
+        let mut from = 0;
+        while let Some(at) = self.outlets.next(Looker::Links, from) {
+            from = at + 1;
+            if let Some(outlet) = self.outlets[at].as_mut() {
+                busy |= outlet.reclaim(&mut self.slab) > 0;
+                busy |= outlet.is_behind() && self.flush_backlog(at);
+            }
+            if self.outlets[at].as_ref().is_none_or(Outlet::rests) {
+                self.outlets.rest(Looker::Links, at);
+            }
         }
         let mut from = 0;
         while let Some(source) = self.remotes.next(Looker::Links, from) {
@@ -844,7 +724,12 @@ impl Domain {
 
     /// Wakes the sessions that sleep on links on which something was put.
     pub(crate) fn wake_sinks(&mut self) {
-        self.outlets.iter_mut().flatten().filter(|outlet| outlet.unwoken).for_each(Outlet::wake);
+        self.outlets.look(Looker::Links, |_, outlet| {
+            if outlet.unwoken {
+                outlet.wake();
+            }
+            false
+        });
     }
 
     fn is_through(&self, source: usize) -> bool {
@@ -856,6 +741,7 @@ impl Domain {
     /// Ends a link whose session is gone: its holds, and what its sinks had not counted.
     pub(crate) fn dissolve(&mut self, at: usize) {
         let Some(mut outlet) = self.outlets[at].take() else { return };
+        self.links -= 1;
         self.scatter_no_more(&outlet);
         for (source, remote) in self.remotes.iter_mut().enumerate() {
             let Some(remote) = remote else { continue };

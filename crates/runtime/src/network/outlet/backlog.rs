@@ -1,7 +1,8 @@
 //! What waits on the links to local sinks, for room or for its session to know a segment, and what becomes of it when a sink leaves.
 
 use crate::network::domain::Domain;
-use crate::network::outlet::{Pushed, Remote, Tap, TapState, Waiting};
+use crate::network::outlet::link::Pushed;
+use crate::network::outlet::{Remote, Tap, TapState, Waiting};
 use insane_wire::id::SinkId;
 
 impl Waiting {

@@ -280,7 +280,7 @@ fn messages_that_are_received_together_are_handed_on_as_they_were_sent() {
 }
 
 #[test]
-fn sources_of_which_nothing_comes_are_not_looked_at() {
+fn sources_of_which_nothing_comes_and_their_links_are_not_looked_at() {
     for number in [0, 1] {
         let mut stand = Stand::new();
         stand.sink(number, [1; 16], 5, true);
@@ -290,13 +290,16 @@ fn sources_of_which_nothing_comes_are_not_looked_at() {
         // Whoever is waited for at first has not come back by then.
         stand.pass(Duration::from_millis(stand.hub.settings.patience_ms + 100));
         let looked_at = |stand: &Stand, looker| stand.hub.domains[0].remotes.marked(looker).count();
-        let all = |stand: &Stand| [Looker::Links, Looker::Chores].map(|looker| looked_at(stand, looker));
-        assert_eq!((all(&stand), stand.hub.reports_at()), ([0, 0], None));
+        let all = |stand: &Stand| {
+            let links = stand.hub.domains[0].outlets.marked(Looker::Links).count();
+            (looked_at(stand, Looker::Links), looked_at(stand, Looker::Chores), links)
+        };
+        assert_eq!((all(&stand), stand.hub.reports_at()), ((0, 0, 0), None));
         let next = Outgoing { token: 1000, sequence: 1, joined: 1, ..Outgoing::default() };
         stand.peer.send(stand.flows[0], next).expect("room for what waits");
         stand.pass(Duration::from_millis(50));
         // As long as its sink has not counted it.
-        assert_eq!((looked_at(&stand, Looker::Links), stand.hub.domains[0].is_awaited()), (1, true));
+        assert_eq!((all(&stand).0, all(&stand).2, stand.hub.domains[0].is_awaited()), (1, 1, true));
         assert_eq!(players.iter_mut().map(Player::take).sum::<usize>(), 1);
         stand.heard.clear();
         stand.pass(Duration::from_millis(50));
@@ -304,13 +307,13 @@ fn sources_of_which_nothing_comes_are_not_looked_at() {
             matches!(decode::<wire::ToHost>(said).unwrap().body, Some(Body::Report(report)) if report.delivered == 1)
         });
         assert_eq!(reports.count(), 1);
-        assert_eq!((all(&stand), stand.hub.domains[0].is_awaited()), ([0, 0], false));
+        assert_eq!((all(&stand), stand.hub.domains[0].is_awaited()), ((0, 0, 0), false));
         // It ends, and is forgotten.
         stand.peer.close(stand.flows[0]);
         for _ in 0..8 {
             players.iter_mut().for_each(Player::read);
             stand.pass(Duration::from_millis(50));
         }
-        assert_eq!((all(&stand), stand.holds().sources), ([0, 0], 0));
+        assert_eq!((all(&stand), stand.holds().sources), ((0, 0, 0), 0));
     }
 }
