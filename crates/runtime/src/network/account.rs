@@ -51,6 +51,11 @@ pub(crate) struct Account {
     heard: [u64; 6],
     /// When the connection was lost: pending messages that the sink has and its runtime had not reported.
     pub(crate) unsaid: u64,
+    /// When it was lost: messages that have ended, as its runtime had reported, and go to the sink again, because it was not known yet that
+    /// the sink had them.
+    ahead: u64,
+    /// How many of those the next runtime has not reported: what it reports first was counted before.
+    repeated: u64,
     /// They will not be reported, because that runtime is gone. They count once the sink is attached again: then its session
     /// lives, and has them.
     in_doubt: u64,
@@ -85,6 +90,8 @@ impl Account {
             ended: 0,
             heard: [0; 6],
             unsaid: 0,
+            ahead: 0,
+            repeated: 0,
             in_doubt: 0,
             number: 0,
             was_attached: false,
@@ -127,14 +134,25 @@ impl Account {
         for (at, (count, total)) in said.into_iter().enumerate() {
             let more = total.saturating_sub(self.heard[at]);
             self.heard[at] = self.heard[at].max(total);
-            self.end(count, more);
+            let before = more.min(self.repeated);
+            self.repeated -= before;
+            self.end(count, more - before);
         }
+    }
+
+    /// The connection is lost, or there again. `again` messages of its source are given to the sink's host once more, those that were given
+    /// last: some of them may not be for this sink, which were there before it.
+    pub(crate) fn note_again(&mut self, again: u64) {
+        let again = again.min(self.given);
+        self.unsaid = self.pending().saturating_sub(again);
+        self.ahead = again.saturating_sub(self.pending());
     }
 
     /// The sink's host has begun anew: it counts from nothing.
     pub(crate) fn begin_anew(&mut self) {
         (self.heard, self.attached, self.number) = ([0; 6], false, 0);
         self.in_doubt = self.in_doubt.max(std::mem::take(&mut self.unsaid)).min(self.pending());
+        self.repeated = std::mem::take(&mut self.ahead);
     }
 
     /// The sink is attached, at first or with the next runtime of its host.
@@ -185,6 +203,40 @@ mod tests {
             let unconfirmed = counters.get(account.cell.index()).unwrap().get(Count::Unconfirmed);
             assert_eq!(unconfirmed, if comes_back { 0 } else { 10 });
         }
+    }
+
+    #[test]
+    fn what_two_runtimes_report_of_one_message_counts_once() {
+        let counters = Counters::create(Arc::new(Heap::new(insane_shm::counters::bytes(4))), 4).unwrap();
+        let mut cells = Cells::new(counters.clone());
+        let mut account = Account::new(0, SinkId(2), (0, 0), true, cells.start(Epoch(1), SinkId(2)).unwrap());
+        let report = |delivered, expired| Report { delivered, expired, ..Report::default() };
+        account.give(10);
+        account.reported(&report(6, 1));
+        assert_eq!(account.pending(), 3);
+        // Of the seven two are not known to have arrived, and go again with the three.
+        for again in [4, 5] {
+            account.note_again(again);
+        }
+        account.begin_anew();
+        account.is_attached_again();
+        account.reported(&report(1, 0));
+        assert_eq!(account.pending(), 3);
+        // That one is lost too, when it has said of one of the two that it arrived, which goes again all the same.
+        account.note_again(5);
+        account.begin_anew();
+        account.is_attached_again();
+        for (delivered, pending) in [(0, 3), (2, 3), (3, 2), (5, 0), (6, 0)] {
+            account.reported(&report(delivered, 0));
+            assert_eq!(account.pending(), pending, "{delivered}");
+        }
+        // A connection that is there again with the same runtime changes nothing, nor what was under way before this sink was there.
+        account.give(3);
+        account.note_again(3 + 100);
+        account.reported(&report(7, 0));
+        assert_eq!(account.pending(), 2);
+        let counted = counters.get(account.cell.index()).unwrap();
+        assert_eq!((counted.get(Count::Delivered), counted.get(Count::Expired)), (10, 1));
     }
 
     #[test]

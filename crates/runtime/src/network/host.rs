@@ -469,6 +469,7 @@ impl Host {
     pub(crate) fn lose_flows(&mut self) {
         self.settle_all();
         self.note_unsaid();
+        self.accounts.iter_mut().flatten().filter(|a| a.reliable && a.gone).for_each(Account::forsake);
         (0..self.flows.len()).for_each(|at| self.fold(at));
         for account in self.accounts.iter_mut().flatten().filter(|a| !a.reliable || a.closing) {
             account.end(Count::Unconfirmed, account.pending());

@@ -63,6 +63,7 @@ impl Hub {
         self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_frame_limit(limit));
         let hello = self.hello();
         let one = &mut self.hosts[host];
+        one.note_unsaid();
         let gone = one.begin_control(Epoch::random());
         gone.into_iter().for_each(|token| drop(self.underway.release(token)));
         one.say(Body::Hello(hello), &mut self.underway);
@@ -680,17 +681,16 @@ impl crate::network::host::Host {
         about
     }
 
-    /// The connection is lost: what its sinks have of reliable messages, because their cursors covered it, and their runtime has
-    /// not reported.
+    /// The connection is lost, or there again: what its sinks have of reliable messages, because their cursors covered it, and their
+    /// runtime has not reported; and what that has reported and goes again. Until it is there again other paths to the runtime that
+    /// was there may have said more.
     pub(crate) fn note_unsaid(&mut self) {
         for at in 0..self.accounts.len() {
             let again = self.again(at);
-            if let Some(account) = self.accounts[at].as_mut().filter(|account| account.reliable) {
-                account.unsaid = account.pending().saturating_sub(again);
-                if account.gone {
-                    account.forsake();
-                }
-            }
+            self.accounts[at]
+                .iter_mut()
+                .filter(|account| account.reliable)
+                .for_each(|account| account.note_again(again));
         }
     }
 
