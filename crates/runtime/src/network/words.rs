@@ -63,6 +63,7 @@ impl Hub {
         self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_frame_limit(limit));
         let hello = self.hello();
         let one = &mut self.hosts[host];
+        one.settle_all();
         one.note_unsaid();
         let gone = one.begin_control(Epoch::random());
         gone.into_iter().for_each(|token| drop(self.underway.release(token)));

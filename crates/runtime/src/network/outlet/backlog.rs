@@ -30,8 +30,10 @@ impl Domain {
             any = true;
             let d = &first.descriptor;
             let is_of = |r: &Option<Remote>| r.as_ref().is_some_and(|r| r.number == d.source);
-            let source = self.remotes.iter().position(is_of).filter(|_| pushed == Pushed::NoRoom);
-            if let Some(remote) = source.and_then(|source| self.remotes[source].as_mut()) {
+            if pushed == Pushed::NoRoom
+                && let Some(source) = self.remotes.iter().position(is_of)
+                && let Some(remote) = self.remotes[source].as_mut()
+            {
                 for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
                     tap.had_no_room(d.messages());
                 }
