@@ -14,7 +14,7 @@ use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{FLAG_INLINE, later_join};
 use insane_shm::slab::{SlotId, Told};
 use insane_wire::id::SinkId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A link whose runtime is gone.
 #[derive(Debug)]
@@ -52,10 +52,13 @@ fn joined(reopened: &AllReopened) -> HashMap<u32, u16> {
     last
 }
 
-/// Whether a message of a source is not known to have ended for all of its flows on a link.
-fn is_needed(source: &TxSource, at: usize, link: &TxLink, entry: &Entry) -> bool {
-    let sequence = entry.descriptor.sequence;
-    let is_left = |f: &TxFlow| f.start <= sequence && f.ordinal(sequence) > link.finished_of(f);
+/// Whether a message of a source may not have ended for all of its flows on a link. As long as one in a slot was not given back it may
+/// not: counts say how many have ended, which need not be the first ones, because one that expires ends before others that are under
+/// way. Of one without a slot there are only the counts, and those before it: `behind` says that one of them may not have ended.
+fn is_needed(source: &TxSource, at: usize, link: &TxLink, entry: &Entry, behind: bool) -> bool {
+    let (sequence, in_slot) = (entry.descriptor.sequence, entry.descriptor.flags & FLAG_INLINE == 0);
+    let all = in_slot || behind;
+    let is_left = |f: &TxFlow| f.start <= sequence && (all || f.ordinal(sequence) > link.finished_of(f));
     source.routes.iter().filter(|r| r.link == at).any(|r| r.flows.iter().any(is_left))
 }
 
@@ -138,11 +141,17 @@ impl Tx {
     fn retain_needed(&mut self, at: usize) {
         let Some(mut link) = self.links[at].take() else { return };
         let mut log = link.log.take().unwrap_or_default();
+        let mut left = HashSet::new();
         log.retain(|entry| {
             let number = entry.descriptor.source;
             let source = self.source(number);
+            let needed = |s| is_needed(s, at, &link, entry, left.contains(&number));
             let closing = || link.closing.iter().any(|c| c.source == number);
-            entry.is_out(&link.producer) && (source.is_some_and(|s| is_needed(s, at, &link, entry)) || closing())
+            let stays = entry.is_out(&link.producer) && (source.is_some_and(needed) || closing());
+            if stays {
+                left.insert(number);
+            }
+            stays
         });
         link.log = Some(log);
         self.links[at] = Some(link);

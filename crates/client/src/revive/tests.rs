@@ -261,6 +261,33 @@ fn whenever_runtimes_die_every_sink_gets_every_message_once_and_in_order() {
 }
 
 #[test]
+fn what_expired_is_not_taken_for_what_was_emitted_before_it_and_is_under_way() {
+    // With and without a slot, behind one that is under way.
+    for last_is_empty in [false, true] {
+        let (mut world, mut runtime) = World::new(7);
+        assert!(world.emit(0, false) && world.emit(0, false) && world.emit(0, last_is_empty));
+        let taken: Vec<Descriptor> = (0..3).map(|_| runtime.consumer.poll().unwrap().unwrap().descriptor).collect();
+        // The one in the middle has expired, and is given back before the runtime dies.
+        runtime.consumer.release(&taken[1], Fate::Expired);
+        runtime.consumer.settle();
+        (1..=SINKS).for_each(|sink| runtime.cells[&(0, sink)].0.add(Count::Expired, 1));
+        let parked = runtime.at;
+        assert!(world.tx.park(parked).is_empty());
+        let mut heir = pair_of(&mut world.tx, &world.shared, &mut world.next_cell);
+        assert!(world.tx.hand_on(parked, heir.at, &World::reopened(&heir)));
+        world.tx.succeed(parked, heir.at, &World::reopened(&heir));
+        (0..200).for_each(|_| world.step(&mut heir));
+        world.tx.reclaim_all();
+        for sink in 1..=SINKS {
+            assert_eq!(world.sinks.got.remove(&(0, sink)), Some(vec![1, 3]), "{last_is_empty}");
+            assert_eq!(law(&world, &heir, (0, sink)), (3, 3), "{last_is_empty}");
+        }
+        let audit = world.tx.slab.audit();
+        assert_eq!((audit.held, audit.lost, audit.doubly_owned), (0, 0, 0), "{audit:?}");
+    }
+}
+
+#[test]
 fn what_no_runtime_takes_over_is_unconfirmed() {
     let (mut world, mut runtime) = World::new(5);
     for n in 0..12 {
