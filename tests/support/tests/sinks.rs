@@ -166,14 +166,20 @@ fn the_last_waker_of_a_task_may_have_messages() {
     let sink: &'static Sink = Box::leak(Box::new(from.sink("w").unwrap()));
     let source = to.source("w").unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
-    for again in [true, false] {
+    let (mut sent, mut rounds) = (0, [true, false].into_iter().peekable());
+    while let Some(again) = rounds.peek().copied() {
         source.send(&[3; 100]).unwrap();
+        sent += 1;
         let message = sink.consume_timeout(LIMIT).unwrap();
         let waker = Arc::new(Has { _message: Mutex::new(message) }).into();
         let mut future = Box::pin(sink.receive());
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(waker);
-        assert_eq!(to.audit().held, 1);
+        // It may be woken for nothing, by a ring that comes late: then it is dropped with what it has.
+        if to.audit().held == 0 {
+            continue;
+        }
+        rounds.next();
         if again {
             // Another task polls it from now on.
             assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -181,7 +187,7 @@ fn the_last_waker_of_a_task_may_have_messages() {
         drop(future);
         assert_eq!(to.audit().held, 0);
     }
-    reconcile([&a, &b], 2, 2);
+    reconcile([&a, &b], sent, sent);
 }
 
 #[test]

@@ -306,6 +306,8 @@ impl Network {
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
+        // Whoever asks before the thread has had its first turn gets a report, too.
+        *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
         let (thread, poller) = if polled {
             (None, Some(Poller::new(hub)))
         } else {
