@@ -461,7 +461,7 @@ impl Domain {
         let ids = (Epoch::from_bytes(&flow.epoch), SinkId::from_bytes(&flow.sink), SessionId::from_bytes(&flow.peer));
         let (Some(epoch), Some(sink), Some(peer)) = ids else { return Ok(()) };
         let lives = |r: &Remote| r.epoch == epoch && !r.ending && !r.closing;
-        let found = self.remotes.iter().position(|r| r.as_ref().is_some_and(lives));
+        let found = self.remotes.position(lives);
         let Some((source, at)) = found.zip(self.pairs.iter().position(|p| p.as_ref().is_some_and(|p| p.peer == peer)))
         else {
             return Ok(());
@@ -625,7 +625,7 @@ impl Domain {
 
     /// The place of a source of another host, by its number on the links.
     fn remote_of(&self, number: u32) -> Option<usize> {
-        self.remotes.iter().position(|r| r.as_ref().is_some_and(|r| r.number == number))
+        self.remotes.position(|r| r.number == number)
     }
 
     /// A source of another host has ended: its sinks get what is on its way.

@@ -2,7 +2,7 @@
 
 use crate::core::Conn;
 use crate::network::control::Held;
-use crate::network::domain::{Domain, Note};
+use crate::network::domain::Note;
 use crate::network::gather::Lined;
 use crate::network::host::Incoming;
 use crate::network::hub::{Hub, Watched};
@@ -323,12 +323,11 @@ impl Hub {
         known: Option<Incoming>,
         (now, lost): (Duration, bool),
     ) {
-        let known = known.map(|known| (known.domain, known.source)).or_else(|| {
-            let is_it = |r: &Remote| Some(r.epoch) == asked && r.host == host && !r.closing;
-            let of = |domain: &Domain| domain.remotes.iter().position(|r| r.as_ref().is_some_and(is_it));
-            self.domains.iter().enumerate().find_map(|(at, domain)| Some((at, of(domain)?)))
-        });
-        let remote = known.and_then(|(domain, source)| self.domains[domain].remotes[source].as_mut());
+        let is_it = |r: &Remote| Some(r.epoch) == asked && r.host == host && !r.closing;
+        let remote = match known {
+            Some(known) => self.domains[known.domain].remotes[known.source].as_mut(),
+            None => self.domains.iter_mut().find_map(|domain| domain.remotes.find_mut(is_it)),
+        };
         let Some(remote) = remote else { return };
         remote.flow = remote.flow.filter(|f| *f != flow);
         remote.flows = remote.flows.saturating_sub(1);

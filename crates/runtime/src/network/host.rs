@@ -366,7 +366,7 @@ impl Host {
             untold.extend(flows().filter(|flow| flow.word.is_some()).map(|flow| flow.number));
         }
         let Self { flows, accounts, lanes, .. } = self;
-        flows.look(Looker::Chores, |_, flow| {
+        for flow in flows.marked_mut(Looker::Chores) {
             while let Some(next) = flow.backlog.front().filter(|_| !flow.behind) {
                 if lanes.send(flow.number, *next).is_err() {
                     break;
@@ -388,8 +388,7 @@ impl Host {
                     lanes.close(flow.number);
                 }
             }
-            false
-        });
+        }
     }
 
     /// The flow of a source, opened over `lane` if there is none.
@@ -467,7 +466,6 @@ impl Host {
     /// known. Those that are best effort must not go on over the next: their sinks are gone with the host, to come back with flows
     /// and accounts of their own. What was to be said last by those that are closing has nobody to hear it.
     pub(crate) fn lose_flows(&mut self) {
-        self.settle_all();
         self.note_unsaid();
         self.accounts.iter_mut().flatten().filter(|a| a.reliable && a.gone).for_each(Account::forsake);
         (0..self.flows.len()).for_each(|at| self.fold(at));
@@ -507,8 +505,7 @@ impl Host {
         if flow.accepted && !flow.unheard {
             return;
         }
-        let other = self.flows.iter().position(|other| other.as_ref().is_some_and(|other| other.epoch == flow.epoch));
-        match other.and_then(|at| self.flows[at].as_mut()) {
+        match self.flows.find_mut(|other| other.epoch == flow.epoch) {
             Some(other) => other.unheard = true,
             None => self.say(Body::Ended(wire::Ended { epoch: flow.epoch.to_bytes() }), underway),
         }

@@ -62,16 +62,25 @@ impl<T> Marked<T> {
         places.filter_map(|at| self.all[at].as_ref())
     }
 
-    /// Does something with each marked entry, and takes away the marks of those of which that says that they rest. It may write to an entry
-    /// without marking it for the other looker.
-    pub(crate) fn look(&mut self, looker: Looker, mut rests: impl FnMut(usize, &mut T) -> bool) {
-        let mut from = 0;
-        while let Some(at) = self.next(looker, from) {
-            if self.all[at].as_mut().is_none_or(|entry| rests(at, entry)) {
-                self.rest(looker, at);
-            }
-            from = at + 1;
-        }
+    /// All marked entries, to write to: what is written does not concern the other looker, for whom they are not marked.
+    pub(crate) fn marked_mut(&mut self, looker: Looker) -> impl Iterator<Item = &mut T> {
+        let marks = self.marks.iter().map(move |marks| marks[looker as usize]);
+        // Where nothing is marked no entry is touched.
+        self.all.chunks_mut(64).zip(marks).filter(|(_, marks)| *marks != 0).flat_map(|(entries, marks)| {
+            let entries = entries.iter_mut().enumerate().filter(move |(at, _)| marks >> at & 1 == 1);
+            entries.filter_map(|(_, entry)| entry.as_mut())
+        })
+    }
+
+    /// The place of the first entry that is it.
+    pub(crate) fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+        self.all.iter().position(|entry| entry.as_ref().is_some_and(&is_it))
+    }
+
+    /// The first entry that is it, marked.
+    pub(crate) fn find_mut(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut T> {
+        let at = self.position(is_it)?;
+        self[at].as_mut()
     }
 
     /// Nothing more will come of an entry until somebody writes to it.
@@ -124,16 +133,23 @@ mod tests {
         list.marked(looker).copied().collect()
     }
 
+    /// All but one rest.
+    fn rest(list: &mut Marked<u32>, looker: Looker, but: Option<usize>) {
+        (0..list.len()).filter(|at| Some(*at) != but).for_each(|at| list.rest(looker, at));
+    }
+
     #[test]
     fn who_gets_an_entry_to_write_to_marks_it_for_all_that_look() {
         let mut list = Marked::default();
         let places: Vec<usize> = (0..200).map(|value| list.place(value)).collect();
         assert_eq!(places, (0..200).collect::<Vec<_>>());
         assert_eq!((marked(&list, Looker::Links).len(), marked(&list, Looker::Chores).len()), (200, 200));
-        list.look(Looker::Links, |_, _| true);
-        list.look(Looker::Chores, |at, _| at != 130);
+        rest(&mut list, Looker::Links, None);
+        rest(&mut list, Looker::Chores, Some(130));
         assert_eq!((marked(&list, Looker::Links), marked(&list, Looker::Chores)), (vec![], vec![130]));
-        // Reading marks nothing.
+        // Reading marks nothing, nor does writing to what is marked for one of them.
+        assert_eq!(list.marked_mut(Looker::Chores).map(|value| *value).collect::<Vec<_>>(), [130]);
+        assert_eq!(list.position(|value| *value == 8), Some(8));
         assert_eq!((list[7], list.get(8), list.iter().flatten().count()), (Some(7), Some(&Some(8)), 200));
         assert_eq!(marked(&list, Looker::Links), [0; 0]);
         list[63].iter_mut().for_each(|value| *value = 1063);
@@ -143,7 +159,14 @@ mod tests {
         assert_eq!(marked(&list, Looker::Chores), [1063, 1064, 130]);
         assert_eq!((list.next(Looker::Links, 64), list.next(Looker::Links, 200)), (Some(64), None));
         // A free place has nothing to look at, and who takes it is marked.
-        list.look(Looker::Links, |_, _| true);
+        rest(&mut list, Looker::Links, None);
+        assert_eq!(list.marked_mut(Looker::Chores).map(|value| *value).collect::<Vec<_>>(), [1063, 1064, 130]);
+        assert_eq!(
+            (list.find_mut(|value| *value == 70).copied(), list.find_mut(|value| *value == 700)),
+            (Some(70), None)
+        );
+        assert_eq!(marked(&list, Looker::Links), [70]);
+        rest(&mut list, Looker::Links, None);
         assert_eq!((list.place(5), list.place(6)), (199, 200));
         assert_eq!(marked(&list, Looker::Links), [5, 6]);
         assert_eq!(list.iter_mut().flatten().count(), 201);

@@ -301,14 +301,13 @@ impl Hub {
         // Counted anew: one that has ended meanwhile has taken its word with it.
         self.words = 0;
         for host in &mut self.hosts {
-            host.flows.look(Looker::Chores, |_, flow| {
+            for flow in host.flows.marked_mut(Looker::Chores) {
                 if flow.word == Some(token) {
                     flow.word = None;
                     host.goes_on = true;
                 }
                 self.words += usize::from(flow.word.is_some());
-                false
-            });
+            }
         }
     }
 
@@ -383,14 +382,11 @@ impl Host {
     /// Nothing more goes by a flow whose stream has moved. If one before it has still to end, because the stream moved on before it had
     /// moved, that one's heir is now this one's, which goes on waiting.
     fn pass_over(&mut self, gone: (usize, FlowId), heir: (usize, FlowId)) {
-        let mut waits = false;
         // Who has an heir never rests.
-        self.flows.look(Looker::Chores, |_, flow| {
-            let before = flow.heir == Some(gone);
-            flow.heir = if before { Some(heir) } else { flow.heir };
-            waits |= before;
-            false
-        });
+        let flows = self.flows.marked_mut(Looker::Chores);
+        let mut before = flows.filter(|flow| flow.heir == Some(gone)).peekable();
+        let waits = before.peek().is_some();
+        before.for_each(|flow| flow.heir = Some(heir));
         self.heir(heir).into_iter().for_each(|flow| flow.behind = waits);
     }
 

@@ -341,10 +341,9 @@ impl Domain {
         let len = u64::from(len).max(1);
         if self.slab.available(len) == 0 {
             let slab = &mut self.slab;
-            self.outlets.look(Looker::Links, |_, outlet| {
+            for outlet in self.outlets.marked_mut(Looker::Links) {
                 outlet.reclaim(slab);
-                false
-            });
+            }
         }
         if self.slab.available(len) == 0 {
             self.grow(len);
@@ -724,12 +723,7 @@ impl Domain {
 
     /// Wakes the sessions that sleep on links on which something was put.
     pub(crate) fn wake_sinks(&mut self) {
-        self.outlets.look(Looker::Links, |_, outlet| {
-            if outlet.unwoken {
-                outlet.wake();
-            }
-            false
-        });
+        self.outlets.marked_mut(Looker::Links).filter(|outlet| outlet.unwoken).for_each(Outlet::wake);
     }
 
     fn is_through(&self, source: usize) -> bool {

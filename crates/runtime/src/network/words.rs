@@ -63,7 +63,6 @@ impl Hub {
         self.hosts[host].lanes.path(HOME).into_iter().for_each(|path| path.set_frame_limit(limit));
         let hello = self.hello();
         let one = &mut self.hosts[host];
-        one.settle_all();
         one.note_unsaid();
         let gone = one.begin_control(Epoch::random());
         gone.into_iter().for_each(|token| drop(self.underway.release(token)));
@@ -223,9 +222,7 @@ impl Hub {
             return;
         };
         let domain = &mut self.domains[at];
-        let lives = |r: &Remote| r.epoch == epoch && !r.closing;
-        let known = domain.remotes.iter().position(|r| r.as_ref().is_some_and(lives));
-        if let Some(remote) = known.and_then(|at| domain.remotes[at].as_mut()) {
+        if let Some(remote) = domain.remotes.find_mut(|r| r.epoch == epoch && !r.closing) {
             // The sender has lost that path, and this end need not find it out by itself.
             let lane =
                 remote.flow.filter(|flow| about.gone && remote.host == host && flow.lane != HOME).map(|flow| flow.lane);
@@ -274,19 +271,15 @@ impl Hub {
         let Some(epoch) = Epoch::from_bytes(epoch) else { return };
         one.claims.take(epoch);
         for (at, domain) in self.domains.iter_mut().enumerate() {
-            for source in 0..domain.remotes.len() {
-                let is_it = |r: &Remote| r.epoch == epoch && r.host == host && !r.closing;
-                if !domain.remotes[source].as_ref().is_some_and(is_it) {
-                    continue;
-                }
-                let Some(remote) = domain.remotes[source].as_mut() else { continue };
-                // One that stands, or waits to be accepted, ends by itself: over a path that only the host knows to be lost, or it has
-                // overtaken the word by which it is announced.
-                let stands = one.incoming.values().any(|flow| (flow.domain, flow.source) == (at, source))
-                    || one.requested.contains_key(&epoch);
-                remote.flows = 0;
-                remote.ending |= !stands;
-            }
+            let is_it = |r: &Remote| r.epoch == epoch && r.host == host && !r.closing;
+            let Some(source) = domain.remotes.position(is_it) else { continue };
+            let Some(remote) = domain.remotes[source].as_mut() else { continue };
+            // One that stands, or waits to be accepted, ends by itself: over a path that only the host knows to be lost, or it has
+            // overtaken the word by which it is announced.
+            let stands = one.incoming.values().any(|flow| (flow.domain, flow.source) == (at, source))
+                || one.requested.contains_key(&epoch);
+            remote.flows = 0;
+            remote.ending |= !stands;
         }
     }
 
@@ -301,10 +294,8 @@ impl Hub {
             asked.into_iter().for_each(|(flow, _)| self.hosts[host].lanes.refuse(flow, 2));
             return;
         };
-        let source = self.domains[at].remotes.iter().position(|r| {
-            let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
-            r.as_ref().is_some_and(|r| fits(r) && r.is_attached())
-        });
+        let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
+        let source = self.domains[at].remotes.position(|r| fits(r) && r.is_attached());
         let Some(source) = source else { return };
         // What comes by the one before is before it. So it is on one path, too: what still waits to go there takes turns with what is
         // given to this one, and of two reliable flows one alone would be told how far its sinks are.
@@ -329,13 +320,12 @@ impl Hub {
         let patience = Duration::from_millis(self.settings.patience_ms);
         let mut late = Vec::new();
         for domain in &mut self.domains {
-            domain.remotes.look(Looker::Chores, |_, remote| {
+            for remote in domain.remotes.marked_mut(Looker::Chores) {
                 if !remote.expected.0.is_empty() && now >= remote.expected.1 + patience {
                     remote.expected.0.clear();
                     late.push((remote.host, remote.epoch));
                 }
-                false
-            });
+            }
         }
         late.into_iter().for_each(|(host, epoch)| self.try_accept(host, epoch));
     }
@@ -345,13 +335,9 @@ impl Hub {
     fn numbered(&mut self, host: usize, epoch: Epoch, sink: SinkId, join: u32) {
         let is_it = |r: &Remote| r.epoch == epoch && r.host == host && !r.closing;
         let is_open = |t: &Tap| t.sink == sink && t.state == TapState::Open;
-        let tap = self.domains.iter_mut().find_map(|domain| {
-            let mut places = domain.remotes.iter().enumerate();
-            let tap_of = |r: &Remote| Some(r).filter(|r| is_it(r))?.taps.iter().position(is_open);
-            let (source, tap) = places.find_map(|(at, r)| Some((at, tap_of(r.as_ref()?)?)))?;
-            domain.remotes[source].as_mut()?.taps.get_mut(tap)
-        });
-        let Some(tap) = tap else { return };
+        let has_it = |r: &Remote| is_it(r) && r.taps.iter().any(is_open);
+        let remote = self.domains.iter_mut().find_map(|domain| domain.remotes.find_mut(has_it));
+        let Some(tap) = remote.and_then(|r| r.taps.iter_mut().find(|t| is_open(t))) else { return };
         tap.answered = true;
         if join != 0 {
             tap.joins_as(join);
@@ -603,13 +589,12 @@ impl Hub {
     /// Tells the other hosts what became of their messages.
     pub(crate) fn tell_reports(&mut self, now: Duration) {
         for domain in &mut self.domains {
-            domain.remotes.look(Looker::Chores, |_, remote| {
+            for remote in domain.remotes.marked_mut(Looker::Chores) {
                 let host = &mut self.hosts[remote.host];
                 if host.hears_reports() && remote.reports_at().is_some_and(|at| at <= now) {
                     remote.reports(now).for_each(|report| host.say(Body::Report(report), &mut self.underway));
                 }
-                false
-            });
+            }
         }
     }
 
@@ -686,6 +671,7 @@ impl crate::network::host::Host {
     /// runtime has not reported; and what that has reported and goes again. Until it is there again other paths to the runtime that
     /// was there may have said more.
     pub(crate) fn note_unsaid(&mut self) {
+        self.settle_all();
         for at in 0..self.accounts.len() {
             let again = self.again(at);
             self.accounts[at]

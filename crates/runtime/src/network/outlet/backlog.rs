@@ -2,7 +2,7 @@
 
 use crate::network::domain::Domain;
 use crate::network::outlet::link::Pushed;
-use crate::network::outlet::{Remote, Tap, TapState, Waiting};
+use crate::network::outlet::{Tap, TapState, Waiting};
 use insane_wire::id::SinkId;
 
 impl Waiting {
@@ -29,10 +29,8 @@ impl Domain {
             first.slot.map(|slot| self.slab.unhold(slot));
             any = true;
             let d = &first.descriptor;
-            let is_of = |r: &Option<Remote>| r.as_ref().is_some_and(|r| r.number == d.source);
             if pushed == Pushed::NoRoom
-                && let Some(source) = self.remotes.iter().position(is_of)
-                && let Some(remote) = self.remotes[source].as_mut()
+                && let Some(remote) = self.remotes.find_mut(|r| r.number == d.source)
             {
                 for tap in remote.taps.iter_mut().filter(|t| first.sinks.contains(&t.sink) && t.outlet == Some(at)) {
                     tap.had_no_room(d.messages());
