@@ -185,7 +185,8 @@ fn the_last_waker_of_a_task_may_have_messages() {
             assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         drop(future);
-        assert_eq!(to.audit().held, 0);
+        // A ring that came late may have taken the waker just before, and drops it on its own thread.
+        until(|| to.audit().held == 0);
     }
     reconcile([&a, &b], sent, sent);
 }
