@@ -542,6 +542,11 @@ impl Rx {
         self.nothing(sink)
     }
 
+    /// How many descriptors were taken from the links that there are.
+    pub(crate) fn taken(&self) -> u64 {
+        self.links.iter().flatten().map(|link| link.consumer.position()).sum()
+    }
+
     /// Looks so many times whether something may be there for the sink: with one link that costs a load each.
     #[inline(always)]
     pub(crate) fn look(&mut self, sink: usize, looks: u32) -> bool {

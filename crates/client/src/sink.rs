@@ -6,9 +6,10 @@ use crate::fork;
 use crate::message::{Copies, CopyCounts, RawMessage};
 use crate::options::{SinkOptions, Wait};
 use crate::rx::{Queue, Rx, RxSink, Tasks};
-use crate::spin::{Crowd, Spin, give_way};
+use crate::spin::{Crowd, Others, Spin};
 use crate::stream::{Channel, StreamShared};
 use insane_shm::biased::BiasedGuard;
+use insane_shm::hogs::Hogs;
 use insane_shm::wait::{MAX_WAIT_WORDS, wait_any};
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, SinkId};
@@ -46,6 +47,7 @@ pub struct Sink {
     /// See [`Sink::gives_way`]: up to [`GIVE_WAY`] yields are left, or sleeps until the next trial count down from the top.
     way: AtomicU32,
     crowd: Crowd,
+    pub(crate) hogs: Hogs,
     copies: Option<Arc<Copies>>,
 }
 
@@ -108,6 +110,7 @@ impl Sink {
             forks: fork::count(),
             way: AtomicU32::new(0),
             crowd: Crowd::default(),
+            hogs: Hogs::default(),
             copies,
         };
         session.remember(crate::session::Endpoint::Sink {
@@ -359,7 +362,9 @@ impl Sink {
     #[cold]
     #[inline(never)]
     fn wait_for<T>(&self, timeout: Option<Duration>, take: &mut impl FnMut(&mut Rx) -> Result<Option<T>>) -> Result<T> {
-        let wait = if self.wait == Wait::Adaptive && self.crowd.is_there() { Wait::Sleep } else { self.wait };
+        let others = self.others();
+        let hogs = self.wait != Wait::Spin && others.are_hogs();
+        let wait = if self.wait == Wait::Adaptive && (hogs || self.crowd.is_there()) { Wait::Sleep } else { self.wait };
         // The clock costs more than a look at the ring, and most waits end within a few looks.
         if wait != Wait::Sleep
             && let Some(message) = self.look(take)?
@@ -367,7 +372,8 @@ impl Sink {
             return Ok(message);
         }
         if wait == Wait::Sleep
-            && self.gives_way()
+            && !hogs
+            && self.gives_way(&others)
             && let Some(message) = self.locked(&mut *take)?
         {
             self.way.store(GIVE_WAY, Ordering::Relaxed);
@@ -382,7 +388,7 @@ impl Sink {
             }
             let spins = match wait {
                 Wait::Spin => true,
-                Wait::Adaptive => spin.goes_on(),
+                Wait::Adaptive => spin.goes_on(&others),
                 Wait::Sleep => false,
             };
             if !spins {
@@ -405,10 +411,15 @@ impl Sink {
         }
     }
 
+    /// What is known of others on the core of whoever waits here.
+    fn others(&self) -> Others<'_, impl Fn() -> u64> {
+        Others { hogs: &self.hogs, done: || self.stream.rx.lock().taken() }
+    }
+
     /// Lets others have the core for once before a sleep, where others want it. If sinks share a core with their source or
     /// with each other, messages gather meanwhile: eight sinks that slept after each message took an eighth of what they take
     /// so. Alone on a core it only keeps the core from its rest, so it is tried now and then.
-    fn gives_way(&self) -> bool {
+    fn gives_way(&self, others: &Others<'_, impl Fn() -> u64>) -> bool {
         let way = self.way.load(Ordering::Relaxed);
         let (mut next, give) = match way {
             0 => (u32::MAX, true),
@@ -416,7 +427,7 @@ impl Sink {
             _ if way < u32::MAX - SLEEPS_PER_TRIAL => (0, false),
             _ => (way - 1, false),
         };
-        if give && give_way() {
+        if give && others.give_way() {
             next = GIVE_WAY;
         }
         self.way.store(next, Ordering::Relaxed);

@@ -3,6 +3,8 @@
 //! Purpose: who waits adaptively looks again and again for a while before it sleeps, and where whom it waits for has no core but
 //! this one, lets it have that. Non-purpose: sleeping (`insane_shm::wait`). See ADR 13.
 
+use crate::rx::now_ns;
+use insane_shm::hogs::Hogs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,11 +20,32 @@ const NOBODY: Duration = Duration::from_micros(1);
 /// Waits on a core that others want between two that try whether they still do.
 const WAITS_PER_TRIAL: u32 = 64;
 
-/// Lets others have the core. Whether somebody ran.
-pub(crate) fn give_way() -> bool {
+/// Lets others have the core. How long that took.
+fn give_way() -> Duration {
     let before = Instant::now();
     rustix::thread::sched_yield();
-    before.elapsed() > NOBODY
+    before.elapsed()
+}
+
+/// What who waits knows of others on its core that do not give it back, and how to ask how much there has been for it.
+pub(crate) struct Others<'a, F: Fn() -> u64> {
+    pub(crate) hogs: &'a Hogs,
+    pub(crate) done: F,
+}
+
+impl<F: Fn() -> u64> Others<'_, F> {
+    /// Whether to sleep at once, without offering the core first.
+    #[inline]
+    pub(crate) fn are_hogs(&self) -> bool {
+        self.hogs.are_there(|| Duration::from_nanos(now_ns()), &self.done)
+    }
+
+    /// Lets them have the core. Whether somebody ran.
+    pub(crate) fn give_way(&self) -> bool {
+        let took = give_way();
+        self.hogs.offered(took, &self.done);
+        took > NOBODY
+    }
 }
 
 /// One wait, spinning.
@@ -40,8 +63,8 @@ impl Spin {
     }
 
     /// Whether to look once more: not if it took long already, and not if others have used the core when it was offered.
-    pub(crate) fn goes_on(&mut self) -> bool {
-        self.began.elapsed() < SPIN && !self.offers()
+    pub(crate) fn goes_on(&mut self, others: &Others<'_, impl Fn() -> u64>) -> bool {
+        self.began.elapsed() < SPIN && !self.offers(|| others.give_way())
     }
 
     /// Whether others used the core when it was last offered.
@@ -53,14 +76,14 @@ impl Spin {
     /// waiter asleep and one that looks. Whether to look once more; not if it took long already.
     pub(crate) fn rests(&mut self) -> bool {
         if self.wanted {
-            self.wanted = give_way();
-        } else if !self.offers() {
+            self.wanted = give_way() > NOBODY;
+        } else if !self.offers(|| give_way() > NOBODY) {
             std::hint::spin_loop();
         }
         self.began.elapsed() < SPIN
     }
 
-    fn offers(&mut self) -> bool {
+    fn offers(&mut self, give_way: impl FnOnce() -> bool) -> bool {
         if self.offered.elapsed() < TURN {
             return false;
         }
@@ -131,7 +154,9 @@ mod tests {
     #[test]
     fn a_spin_has_an_end() {
         let (mut spin, began) = (Spin::new(), Instant::now());
-        while spin.goes_on() {}
+        let hogs = Hogs::default();
+        let others = Others { hogs: &hogs, done: || 0 };
+        while spin.goes_on(&others) {}
         assert!(spin.is_wanted() || began.elapsed() >= SPIN);
         let (mut spin, began) = (Spin::new(), Instant::now());
         while spin.rests() {}

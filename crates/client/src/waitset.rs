@@ -4,8 +4,9 @@ use crate::error::{Code, Error, Result};
 use crate::fork;
 use crate::rx::Rx;
 use crate::sink::Sink;
-use crate::spin::Spin;
+use crate::spin::{Others, Spin};
 use crate::stream::StreamShared;
+use insane_shm::hogs::Hogs;
 use insane_shm::wait::{MAX_WAIT_WORDS, wait_any as sleep_on};
 use insane_wire::id::SinkId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, poll};
@@ -23,6 +24,8 @@ pub fn wait_any(sinks: &[&Sink], start: usize, timeout: Option<Duration>) -> Res
     if sinks.is_empty() {
         return Err(Error::new(Code::InvalidArgument, "no sinks to wait for"));
     }
+    let done = || sinks.iter().map(|sink| sink.stream.rx.lock().taken()).sum();
+    let others = Others { hogs: &sinks[0].hogs, done };
     let began = Instant::now();
     let mut spin = Spin::new();
     loop {
@@ -36,7 +39,7 @@ pub fn wait_any(sinks: &[&Sink], start: usize, timeout: Option<Duration>) -> Res
         if left == Some(Duration::ZERO) {
             return Err(Code::Timeout.into());
         }
-        if !spin.goes_on() {
+        if others.are_hogs() || !spin.goes_on(&others) {
             sleep(sinks, left);
             spin = Spin::new();
         }
@@ -102,6 +105,7 @@ pub struct WaitSet {
     streams: Vec<Watched>,
     /// Where the next look begins, so that a busy sink does not starve the others.
     next: usize,
+    hogs: Hogs,
     forks: u32,
 }
 
@@ -140,7 +144,20 @@ impl WaitSet {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let nudge = Arc::new(rustix::event::eventfd(0, flags).map_err(system("eventfd"))?);
         epoll::add(&epoll, &nudge, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
-        Ok(Self { epoll, nudge, members: Vec::new(), streams: Vec::new(), next: 0, forks: fork::count() })
+        Ok(Self {
+            epoll,
+            nudge,
+            members: Vec::new(),
+            streams: Vec::new(),
+            next: 0,
+            hogs: Hogs::default(),
+            forks: fork::count(),
+        })
+    }
+
+    /// What is known of others on the core of whoever waits here.
+    fn others(&self) -> Others<'_, impl Fn() -> u64> {
+        Others { hogs: &self.hogs, done: || self.streams.iter().map(|w| w.stream.rx.lock().taken()).sum() }
     }
 
     fn check(&self) -> Result<()> {
@@ -273,7 +290,11 @@ impl WaitSet {
             if timeout.is_some_and(|t| waited >= t) {
                 return Err(Code::Timeout.into());
             }
-            if spin.goes_on() || !self.arm()? {
+            let looks = {
+                let others = self.others();
+                !others.are_hogs() && spin.goes_on(&others)
+            };
+            if looks || !self.arm()? {
                 std::hint::spin_loop();
                 continue;
             }

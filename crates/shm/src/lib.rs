@@ -21,6 +21,7 @@
 //! | [`counters`] | counts that survive the process that counts |
 //! | [`biased`] | a lock that costs nothing to the thread that mostly takes it |
 //! | [`socket`] | sequenced-packet sockets that carry descriptors |
+//! | [`hogs`] | who takes an offered core for a time slice |
 //! | [`doorbell`] | sockets that wake who waits for several things |
 //! | [`steps`], [`mutate`] | hooks of test builds |
 //!
@@ -41,6 +42,7 @@ pub mod biased;
 pub mod counters;
 pub mod doorbell;
 pub mod error;
+pub mod hogs;
 pub mod link;
 pub mod memory;
 pub mod mutate;

@@ -110,8 +110,9 @@ pub(crate) struct Hub {
     pub(crate) table: policy::Table,
     /// What was asked for instead of what the table says.
     pub(crate) requests: Requests,
-    /// Bytes that were received since others were last offered this core.
+    /// Bytes that were ever received, and how many when others were last offered this core after a handful.
     pub(crate) received: usize,
+    handed: usize,
     /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
     drained: Option<Duration>,
     /// Whether it sleeps at once when there is nothing.
@@ -215,6 +216,7 @@ impl Hub {
             table,
             requests: Requests::default(),
             received: 0,
+            handed: 0,
             drained: None,
             sleeps,
             went_alone: false,
@@ -268,11 +270,12 @@ impl Hub {
             let now = self.now();
             if self.look_round(now, &mut patience) {
                 let enough = if sleeps { 1 } else { HANDFUL };
-                if patience.polite && self.received >= enough {
-                    self.received = 0;
+                if patience.polite && self.received - self.handed >= enough {
+                    self.handed = self.received;
                     // Who sleeps at once has nothing to look for before whom it woke has run, unless that has run already.
-                    if !sleeps || !self.has_input() {
-                        rustix::thread::sched_yield();
+                    let keeps = patience.is_crowded(now, || self.done()) || (sleeps && self.has_input());
+                    if !keeps {
+                        patience.offer(|| self.done());
                     }
                 }
                 continue;
@@ -280,7 +283,7 @@ impl Hub {
             if self.may_sleep(now, &patience) {
                 self.sleep_patiently(now, &mut patience, &[], Duration::MAX);
             } else {
-                patience.go_on();
+                patience.go_on(|| self.done());
             }
         }
         self.farewell();
@@ -297,9 +300,16 @@ impl Hub {
         busy
     }
 
-    /// Whether there was nothing for so long that it is time to sleep.
+    /// How much there has ever been to do: entries of links, and each two KiB that were received.
+    pub(crate) fn done(&self) -> u64 {
+        let intakes = self.domains.iter().flat_map(|domain| domain.intakes.iter().flatten());
+        intakes.map(|intake| intake.consumer.position()).sum::<u64>() + (self.received as u64 >> 11)
+    }
+
+    /// Whether there was nothing for so long that it is time to sleep, or others want this core who do not give it back.
     pub(crate) fn may_sleep(&self, now: Duration, patience: &Patience) -> bool {
-        patience.is_over(now) && !self.is_lively(now, patience.most * LIVELY)
+        let over = || patience.is_over(now) && !self.is_lively(now, patience.most * LIVELY);
+        patience.is_crowded(now, || self.done()) || over()
     }
 
     /// Sleeps until something happens or is due, here or at one of `also`, and learns from that how patient to be. Returns whether

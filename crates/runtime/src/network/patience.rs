@@ -1,7 +1,8 @@
 //! How long who polls goes on looking before it sleeps: as long as that saves sleeps.
 
 use crate::config;
-use std::time::Duration;
+use insane_shm::hogs::Hogs;
+use std::time::{Duration, Instant};
 
 /// Who is to look so long at least has been given a core of its own; below, the core is offered to others with each look.
 const OWN_CORE: Duration = Duration::from_millis(1);
@@ -19,13 +20,15 @@ pub(crate) struct Patience {
     pub(crate) busy_at: Duration,
     /// It offers the core to others.
     pub(crate) polite: bool,
+    /// Others on its core that do not give that back.
+    pub(crate) hogs: Hogs,
 }
 
 impl Patience {
     pub(crate) fn new(settings: &config::Network) -> Self {
         let least = Duration::from_micros(settings.spin_us);
         let most = least.max(Duration::from_micros(settings.spin_most_us));
-        Self { least, most, spin: least, busy_at: Duration::ZERO, polite: least < OWN_CORE }
+        Self { least, most, spin: least, busy_at: Duration::ZERO, polite: least < OWN_CORE, hogs: Hogs::default() }
     }
 
     /// Whether it has looked for long enough.
@@ -33,14 +36,22 @@ impl Patience {
         now.saturating_sub(self.busy_at) >= self.spin
     }
 
+    /// Whether others have this core who do not give it back when it is offered: asleep it is back as soon as it is woken. `done`
+    /// is how much there has ever been to do.
+    pub(crate) fn is_crowded(&self, now: Duration, done: impl FnOnce() -> u64) -> bool {
+        self.polite && self.hogs.are_there(|| now, done)
+    }
+
+    /// Offers the core to others: whom it waits for may be waiting for it.
+    pub(crate) fn offer(&self, done: impl FnOnce() -> u64) {
+        let before = Instant::now();
+        rustix::thread::sched_yield();
+        self.hogs.offered(before.elapsed(), done);
+    }
+
     /// Between two looks.
-    pub(crate) fn go_on(&self) {
-        if self.polite {
-            // Whom it waits for may be waiting for this core.
-            rustix::thread::sched_yield();
-        } else {
-            std::hint::spin_loop();
-        }
+    pub(crate) fn go_on(&self, done: impl FnOnce() -> u64) {
+        if self.polite { self.offer(done) } else { std::hint::spin_loop() }
     }
 
     /// It has slept: more patience, as long as some more would have saved that; less once it is in vain.

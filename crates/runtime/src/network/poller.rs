@@ -66,7 +66,7 @@ impl Poller {
     pub fn idle(&mut self) -> bool {
         let over = self.hub.is_stopping() || self.hub.may_sleep(self.hub.now(), &self.patience);
         if !over {
-            self.patience.go_on();
+            self.patience.go_on(|| self.hub.done());
         }
         over
     }
