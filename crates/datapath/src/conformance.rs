@@ -107,6 +107,11 @@ fn batch(datapath: &dyn Datapath, slots: u64) -> RxBatch {
     RxBatch { free: (0..slots).map(|id| Slot::owned(id, bytes)).collect(), ..RxBatch::default() }
 }
 
+/// What both ends have counted.
+fn counts(rig: &Rig) -> String {
+    format!("{:?} {:?}", rig.a.stats(), rig.b.stats())
+}
+
 /// Receives until `count` frames have come, and gives the slots back.
 fn collect(rig: &mut Rig, count: usize) -> Vec<Vec<u8>> {
     let form = Form::of(rig);
@@ -118,7 +123,13 @@ fn collect(rig: &mut Rig, count: usize) -> Vec<Vec<u8>> {
             got.extend(taken.frames().map(|frame| form.unwrap(frame)));
             rx.free.push(taken.slot);
         }
-        assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "of {count} frames only {} have come: {:?} {:?}",
+            got.len(),
+            rig.a.stats(),
+            rig.b.stats()
+        );
     }
     got
 }
@@ -135,7 +146,13 @@ fn exchange(rig: &mut Rig, tx: &mut TxBatch<'_>, count: usize) -> Vec<Vec<u8>> {
             got.extend(taken.frames().map(|frame| form.unwrap(frame)));
             rx.free.push(taken.slot);
         }
-        assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come", got.len());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "of {count} frames only {} have come: {:?} {:?}",
+            got.len(),
+            rig.a.stats(),
+            rig.b.stats()
+        );
     }
     got
 }

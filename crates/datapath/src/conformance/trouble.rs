@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Form, PATIENCE, Rig, batch, collect, exchange, pattern, target, wait_readable};
+use super::{Form, PATIENCE, Rig, batch, collect, counts, exchange, pattern, target, wait_readable};
 use crate::batch::{Outcome, TxBatch};
 use crate::{Address, Armed, Datapath};
 
@@ -67,7 +67,7 @@ fn reach(rig: &mut Rig, first: u64) {
                 }
             }
         }
-        assert!(start.elapsed() < PATIENCE, "it is not reached any more: {:?} {:?}", rig.a.stats(), rig.b.stats());
+        assert!(start.elapsed() < PATIENCE, "it is not reached any more: {}", counts(rig));
     }
 }
 

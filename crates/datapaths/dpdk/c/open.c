@@ -284,6 +284,9 @@ static int find_ring(insane_datapath_port *port, const struct ring *before, unsi
     }
     if (port->ring < 0)
         return fail(error, capacity, "%s: its socket is not among the files of this process", port->name);
+    /* The driver leaves it to what this process starts. There it would live on after the port is closed, and take the frames of the
+     * next port on the interface: the driver puts all of a process's sockets there into one group (PACKET_FANOUT). */
+    (void)fcntl(port->ring, F_SETFD, FD_CLOEXEC);
     if (setsockopt(port->ring, SOL_SOCKET, SO_SNDBUFFORCE, &most, sizeof most) != 0)
         (void)setsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
     if (getsockopt(port->ring, SOL_SOCKET, SO_SNDBUF, &has, &length) != 0)

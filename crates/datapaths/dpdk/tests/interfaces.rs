@@ -321,6 +321,20 @@ fn a_port_finds_its_own_socket_whatever_becomes_of_others() {
     });
 }
 
+/// A process that is started while a port is open does not get its socket, which would live on there and take the frames of the next
+/// port on the interface.
+#[test]
+fn what_is_started_meanwhile_inherits_no_socket() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let port = open(dpdk, &cable, 0);
+    let socket = rustix::fs::fstat(port.wake_handle().expect("its socket")).expect("it is open").st_ino;
+    let said = Command::new("ls").args(["-l", "/proc/self/fd/"]).output().expect("ls");
+    let files = String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success() && files.contains("/proc/"), "{files}");
+    assert!(!files.contains(&format!("socket:[{socket}]")), "{files}");
+}
+
 /// A port with an interrupt wakes its sleeper: the kernel pings, and whoever has the port sleeps between the packets.
 #[test]
 fn a_sleeper_is_woken_by_a_tap() {
