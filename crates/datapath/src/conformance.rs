@@ -114,45 +114,28 @@ fn counts(rig: &Rig) -> String {
 
 /// Receives until `count` frames have come, and gives the slots back.
 fn collect(rig: &mut Rig, count: usize) -> Vec<Vec<u8>> {
-    let form = Form::of(rig);
-    let mut rx = batch(&*rig.b, 16);
-    let (mut got, start) = (Vec::new(), Instant::now());
-    while got.len() < count {
-        rig.b.receive(&mut rx, None);
-        for taken in rx.taken.drain(..) {
-            got.extend(taken.frames().map(|frame| form.unwrap(frame)));
-            rx.free.push(taken.slot);
-        }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "of {count} frames only {} have come: {:?} {:?}",
-            got.len(),
-            rig.a.stats(),
-            rig.b.stats()
-        );
-    }
-    got
+    receive_while_sending(rig, None, count)
 }
 
 /// Sends the batch, however often it takes, while the other end receives `count` frames.
 fn exchange(rig: &mut Rig, tx: &mut TxBatch<'_>, count: usize) -> Vec<Vec<u8>> {
+    receive_while_sending(rig, Some(tx), count)
+}
+
+fn receive_while_sending(rig: &mut Rig, mut tx: Option<&mut TxBatch<'_>>, count: usize) -> Vec<Vec<u8>> {
     let form = Form::of(rig);
     let mut rx = batch(&*rig.b, 16);
     let (mut got, start) = (Vec::new(), Instant::now());
-    while got.len() < count || !tx.is_done() {
-        rig.a.transmit(tx);
+    while got.len() < count || tx.as_ref().is_some_and(|tx| !tx.is_done()) {
+        if let Some(tx) = &mut tx {
+            rig.a.transmit(tx);
+        }
         rig.b.receive(&mut rx, None);
         for taken in rx.taken.drain(..) {
             got.extend(taken.frames().map(|frame| form.unwrap(frame)));
             rx.free.push(taken.slot);
         }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "of {count} frames only {} have come: {:?} {:?}",
-            got.len(),
-            rig.a.stats(),
-            rig.b.stats()
-        );
+        assert!(start.elapsed() < PATIENCE, "of {count} frames only {} have come: {}", got.len(), counts(rig));
     }
     got
 }
