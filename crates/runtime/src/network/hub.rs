@@ -14,7 +14,7 @@ use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
 use crate::network::outlet::Found;
-use crate::network::patience::Patience;
+use crate::network::patience::{Last, Patience};
 use crate::network::ports::{Port, States};
 use crate::network::reopen::{Order, Retired};
 use crate::network::scatter::Loan;
@@ -113,6 +113,8 @@ pub(crate) struct Hub {
     /// Bytes that were ever received, and how many when others were last offered this core after a handful.
     pub(crate) received: usize,
     handed: usize,
+    /// What was done last.
+    last: Last,
     /// When there were no more frames to receive, if that was in the look before: this one, if it is at once, does not ask again.
     drained: Option<Duration>,
     /// Whether it sleeps at once when there is nothing.
@@ -217,6 +219,7 @@ impl Hub {
             requests: Requests::default(),
             received: 0,
             handed: 0,
+            last: Last::default(),
             drained: None,
             sleeps,
             went_alone: false,
@@ -293,7 +296,7 @@ impl Hub {
     pub(crate) fn look_round(&mut self, now: Duration, patience: &mut Patience) -> bool {
         let busy = self.turn(now);
         if busy {
-            patience.busy_at = now;
+            (patience.busy_at, patience.last) = (now, self.last);
             self.awaiting = None;
             self.polling = POLLING.0;
         }
@@ -339,6 +342,9 @@ impl Hub {
     pub(crate) fn turn(&mut self, now: Duration) -> bool {
         // First what the one who had the core until now may have left.
         let took = self.take_from_links(now);
+        if took {
+            self.last = Last::Took;
+        }
         // What went alone is on its way: the rest is for the next turn, which comes at once, but not for ever.
         let put_off = std::mem::take(&mut self.put_off);
         if std::mem::take(&mut self.went_alone) && !put_off {
@@ -363,7 +369,10 @@ impl Hub {
             busy |= self.transmit(now);
         }
         if busy {
-            self.domains.iter_mut().for_each(Domain::wake_sinks);
+            let woke = self.domains.iter_mut().fold(false, |any, domain| domain.wake_sinks() || any);
+            if woke {
+                self.last = Last::HandedOut;
+            }
         }
         busy |= self.tidy(now, busy);
         self.chores_due |= busy;

@@ -721,9 +721,10 @@ impl Domain {
         busy
     }
 
-    /// Wakes the sessions that sleep on links on which something was put.
-    pub(crate) fn wake_sinks(&mut self) {
-        self.outlets.marked_mut(Looker::Links).filter(|outlet| outlet.unwoken).for_each(Outlet::wake);
+    /// Wakes the sessions that sleep on links on which something was put. Returns whether anything was.
+    pub(crate) fn wake_sinks(&mut self) -> bool {
+        let put = self.outlets.marked_mut(Looker::Links).filter(|outlet| outlet.unwoken);
+        put.map(Outlet::wake).count() > 0
     }
 
     fn is_through(&self, source: usize) -> bool {

@@ -1,4 +1,7 @@
 //! How long who polls goes on looking before it sleeps: as long as that saves sleeps.
+//!
+//! That is learned apart for what follows what. In a control loop the answer follows the question at once, and the next question
+//! the answer only much later: taken together neither is worth waiting for, since each second sleep is a long one.
 
 use crate::config;
 use insane_shm::hogs::Hogs;
@@ -10,13 +13,24 @@ const OWN_CORE: Duration = Duration::from_millis(1);
 /// To what the time grows first.
 const GROWS: Duration = Duration::from_micros(20);
 
+/// What was done last, on which it depends how soon there is something to do again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Last {
+    /// Messages of local sources were taken: what may follow is an answer from another host.
+    #[default]
+    Took,
+    /// Messages of other hosts were handed out: what may follow is an answer of a local sink.
+    HandedOut,
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Patience {
     least: Duration,
     pub(crate) most: Duration,
-    /// How long it looks now.
-    spin: Duration,
+    /// How long it looks now, by what was done last.
+    spin: [Duration; 2],
+    pub(crate) last: Last,
     pub(crate) busy_at: Duration,
     /// It offers the core to others.
     pub(crate) polite: bool,
@@ -28,12 +42,13 @@ impl Patience {
     pub(crate) fn new(settings: &config::Network) -> Self {
         let least = Duration::from_micros(settings.spin_us);
         let most = least.max(Duration::from_micros(settings.spin_most_us));
-        Self { least, most, spin: least, busy_at: Duration::ZERO, polite: least < OWN_CORE, hogs: Hogs::default() }
+        let (busy_at, polite) = (Duration::ZERO, least < OWN_CORE);
+        Self { least, most, spin: [least; 2], last: Last::default(), busy_at, polite, hogs: Hogs::default() }
     }
 
     /// Whether it has looked for long enough.
     pub(crate) fn is_over(&self, now: Duration) -> bool {
-        now.saturating_sub(self.busy_at) >= self.spin
+        now.saturating_sub(self.busy_at) >= self.spin[self.last as usize]
     }
 
     /// Whether others have this core who do not give it back when it is offered: asleep it is back as soon as it is woken. `done`
@@ -56,10 +71,11 @@ impl Patience {
 
     /// It has slept: more patience, as long as some more would have saved that; less once it is in vain.
     pub(crate) fn slept(&mut self, now: Duration, woken: bool) {
+        let spin = &mut self.spin[self.last as usize];
         if now.saturating_sub(self.busy_at) >= self.most {
-            self.spin = (self.spin / 2).max(self.least);
+            *spin = (*spin / 2).max(self.least);
         } else if woken {
-            self.spin = (self.spin * 2).max(GROWS).min(self.most);
+            *spin = (*spin * 2).max(GROWS).min(self.most);
         }
     }
 }
@@ -84,13 +100,32 @@ mod tests {
         for woken_after in [10, 10, 10, 10, 500, 500, 500, 500, 500, 500, 500, 500] {
             one.busy_at = us(1000);
             one.slept(us(1000 + woken_after), true);
-            until.push(one.spin.as_nanos() / 100);
+            until.push(one.spin[Last::Took as usize].as_nanos() / 100);
         }
         assert_eq!(until[..6], [200, 400, 800, 1000, 500, 250]);
         // A sleep that a timer ended says nothing.
         let before = one.spin;
         one.slept(us(1010), false);
         assert_eq!(one.spin, before);
+    }
+
+    #[test]
+    fn in_a_control_loop_only_the_answer_is_waited_for() {
+        let mut far = patience(0, 200);
+        let mut sleeps = 0;
+        for period in 0..100 {
+            // A message is handed out every millisecond; 60 microseconds later its sink answers.
+            for (last, at, gap) in [(Last::HandedOut, 0, 60), (Last::Took, 60, 940)] {
+                (far.last, far.busy_at) = (last, us(period * 1000 + at));
+                let next = far.busy_at + us(gap);
+                if far.is_over(next) {
+                    far.slept(next, true);
+                    sleeps += 1;
+                }
+            }
+        }
+        assert_eq!(far.spin[Last::Took as usize], us(0));
+        assert_eq!(sleeps, 100 + 3, "the answer is slept for until as much patience was learned");
     }
 
     #[test]
