@@ -158,6 +158,8 @@ def _build_package(source: Source, jobs: int | None, log_folder: Path) -> None:
     command = [cargo, "build", "--release", "--locked", "--package", source.package]
     command += ["--jobs", str(jobs)] if jobs else []
     environment = dict(os.environ)
+    # Programs are looked for where this workspace builds them, whatever the user's other builds do.
+    environment.pop("CARGO_TARGET_DIR", None)
     if source.cmake is not None:
         environment["CMAKE"] = find_cmake(source.cmake)
     log = log_folder / f"build-{source.key}.log"

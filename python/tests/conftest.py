@@ -11,9 +11,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def built(name: str) -> pathlib.Path:
-    """A program that `scripts/test-python` has built."""
+    """A program that `scripts/test-python` has built, or found built."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    program = target / "debug" / name
+    program = pathlib.Path(os.environ.get("INSANE_BIN_DIR", target / "debug")) / name
     assert program.exists(), f"{program} is not there: scripts/test-python builds it"
     return program
 

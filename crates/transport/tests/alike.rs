@@ -103,8 +103,8 @@ impl Twin {
     /// The peer takes frames of one length, one by one or in rows; those may be longer than what was sent.
     fn receive(&mut self, now: Duration, frames: &[Vec<u8>], (rows, padding): (bool, usize)) {
         let stride = frames[0].len() + padding;
-        let all: Vec<u8> =
-            frames.iter().flat_map(|frame| frame.iter().copied().chain(std::iter::repeat_n(0xff, padding))).collect();
+        let padding = vec![0xff; padding];
+        let all = frames.iter().flat_map(|frame| [frame.as_slice(), &padding]).collect::<Vec<_>>().concat();
         let mut at = 0;
         while at < all.len() {
             let frame = &all[at..at + stride];

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use insane_transport::{
@@ -50,10 +51,35 @@ pub(crate) struct Weather {
     pub(crate) resize: u64,
 }
 
-/// The payload of a message: anybody can tell what it should be.
-pub(crate) fn payload(epoch: u128, sequence: u64, len: u32) -> impl Iterator<Item = u8> {
-    let start = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ epoch as u64;
-    (0..u64::from(len)).map(move |at| (start.rotate_left((at % 63) as u32) ^ at) as u8)
+/// What payloads are cut out of: as long as a prime, so that no size of frame or slot comes again in it.
+static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut random = Random(0x1a5e);
+    (0..65_521).map(|_| random.next() as u8).collect()
+});
+
+/// The payload of a message from a place on, in pieces: anybody can tell what it should be.
+fn payload(epoch: u128, sequence: u64, from: u32, len: u32) -> impl Iterator<Item = &'static [u8]> {
+    let start = Random(sequence ^ epoch as u64).next() % NOISE.len() as u64;
+    let (mut at, mut left) = ((start as usize + from as usize) % NOISE.len(), len as usize);
+    std::iter::from_fn(move || {
+        let piece = &NOISE[at..(at + left).min(NOISE.len())];
+        (at, left) = (0, left - piece.len());
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// Puts the payload of a message from a place on behind what is there.
+fn put_payload(out: &mut Vec<u8>, epoch: u128, sequence: u64, from: u32, len: u32) {
+    payload(epoch, sequence, from, len).for_each(|piece| out.extend_from_slice(piece));
+}
+
+/// Whether this is the whole payload of a message.
+fn is_payload(epoch: u128, sequence: u64, mut bytes: &[u8]) -> bool {
+    payload(epoch, sequence, 0, bytes.len() as u32).all(|piece| {
+        let (is, rest) = bytes.split_at(piece.len());
+        bytes = rest;
+        is == piece
+    })
 }
 
 /// The messages of sources by token: what a client's segment would hold.
@@ -69,7 +95,7 @@ fn bundle(epoch: u128, first: u64, sizes: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (sequence, &len) in (first..).zip(sizes) {
         bytes.extend_from_slice(&u64::from(len).to_le_bytes());
-        bytes.extend(payload(epoch, sequence, len));
+        put_payload(&mut bytes, epoch, sequence, 0, len);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
     }
     bytes
@@ -77,12 +103,12 @@ fn bundle(epoch: u128, first: u64, sizes: &[u32]) -> Vec<u8> {
 
 impl Payloads for Payloads1 {
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {
-        let (epoch, sequence, whole) = self.sizes[&token];
+        let (epoch, sequence, _) = self.sizes[&token];
         match self.bundles.get(&token) {
             Some(sizes) => {
                 out.extend_from_slice(&bundle(epoch, sequence, sizes)[offset as usize..(offset + len) as usize]);
             }
-            None => out.extend(payload(epoch, sequence, whole).skip(offset as usize).take(len as usize)),
+            None => put_payload(out, epoch, sequence, offset, len),
         }
     }
 
@@ -325,7 +351,7 @@ impl Host {
     fn give_at_once(&mut self, n: usize, flow: u32, sequence: u64, len: u32) -> bool {
         let (message, epoch) = (Outgoing { len, sequence, ..Outgoing::default() }, self.sources[n].epoch);
         let (mut frame, before) = (Vec::new(), self.path.counts(flow));
-        let fill = |out: &mut Vec<u8>| out.extend(payload(epoch, sequence, len));
+        let fill = |out: &mut Vec<u8>| put_payload(out, epoch, sequence, 0, len);
         let Some(built) = self.path.send_at_once(self.now, flow, &message, &mut frame, fill) else {
             assert!(frame.is_empty() && self.path.counts(flow) == before, "something was done");
             return false;
@@ -450,11 +476,10 @@ impl Host {
                 Event::Message { flow, message, lies } => {
                     let bytes = self.memory.take(lies);
                     let epoch = self.flows[&flow];
-                    let len = bytes.len() as u32;
-                    assert!(payload(epoch, message.sequence, len).eq(bytes), "message {} is changed", message.sequence);
+                    assert!(is_payload(epoch, message.sequence, &bytes), "message {} is changed", message.sequence);
                     // What was given as a part of a bundle has no times, also when it travels alone.
                     assert!([0, message.sequence & 1].contains(&message.timestamp_ns));
-                    self.hand_over(epoch, (flow, message.sequence, u64::from(len)));
+                    self.hand_over(epoch, (flow, message.sequence, bytes.len() as u64));
                 }
                 Event::Bundle { flow, message, count, lies } => {
                     let bytes = self.memory.take(lies);
@@ -462,8 +487,7 @@ impl Host {
                     let mut rest = &bytes[..];
                     for sequence in message.sequence..message.sequence + u64::from(count) {
                         let len = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
-                        let is = rest[8..8 + len].iter().copied();
-                        assert!(payload(epoch, sequence, len as u32).eq(is), "message {sequence} is changed");
+                        assert!(is_payload(epoch, sequence, &rest[8..8 + len]), "message {sequence} is changed");
                         rest = &rest[8 + len.next_multiple_of(8)..];
                         self.hand_over(epoch, (flow, sequence, len as u64));
                     }
@@ -544,7 +568,8 @@ impl Host {
     /// Receives those of the frames behind the first, which was received, that are like it; how many.
     pub(crate) fn arrive_alike(&mut self, now: Duration, frames: &[Vec<u8>]) -> usize {
         let stride = frames[0].len();
-        let rest: Vec<u8> = frames[1..].iter().take_while(|frame| frame.len() == stride).flatten().copied().collect();
+        let alike = frames[1..].iter().take_while(|frame| frame.len() == stride);
+        let rest = alike.map(Vec::as_slice).collect::<Vec<_>>().concat();
         let Some(row) = self.path.receive_alike(now, &frames[0], &rest, stride) else { return 0 };
         self.rows += 1;
         self.take_row(&row, &rest, stride);
@@ -554,8 +579,8 @@ impl Host {
     fn take_row(&mut self, row: &Row, frames: &[u8], stride: usize) {
         let epoch = self.flows[&row.flow];
         for (message, at) in row.messages(stride) {
-            let is = frames[at..at + row.len].iter().copied();
-            assert!(payload(epoch, message.sequence, row.len as u32).eq(is), "message {} is changed", message.sequence);
+            let is = &frames[at..at + row.len];
+            assert!(is_payload(epoch, message.sequence, is), "message {} is changed", message.sequence);
             self.hand_over(epoch, (row.flow, message.sequence, row.len as u64));
         }
     }
