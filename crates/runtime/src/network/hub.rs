@@ -369,9 +369,10 @@ impl Hub {
             busy |= self.transmit(now);
         }
         if busy {
-            let woke = self.domains.iter_mut().fold(false, |any, domain| domain.wake_sinks() || any);
-            if woke {
-                self.last = Last::HandedOut;
+            for domain in &mut self.domains {
+                if domain.wake_sinks() {
+                    self.last = Last::HandedOut;
+                }
             }
         }
         busy |= self.tidy(now, busy);
