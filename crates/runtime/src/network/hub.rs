@@ -296,7 +296,7 @@ impl Hub {
     pub(crate) fn look_round(&mut self, now: Duration, patience: &mut Patience) -> bool {
         let busy = self.turn(now);
         if busy {
-            (patience.busy_at, patience.last) = (now, self.last);
+            patience.busy_at = now;
             self.awaiting = None;
             self.polling = POLLING.0;
         }
@@ -311,7 +311,7 @@ impl Hub {
 
     /// Whether there was nothing for so long that it is time to sleep, or others want this core who do not give it back.
     pub(crate) fn may_sleep(&self, now: Duration, patience: &Patience) -> bool {
-        let over = || patience.is_over(now) && !self.is_lively(now, patience.most * LIVELY);
+        let over = || patience.is_over(now, self.last) && !self.is_lively(now, patience.most * LIVELY);
         patience.is_crowded(now, || self.done()) || over()
     }
 
@@ -325,7 +325,7 @@ impl Hub {
         at_most: Duration,
     ) -> bool {
         let woken = self.sleep(now, also, at_most);
-        patience.slept(self.now(), woken);
+        patience.slept(self.now(), woken, self.last);
         woken
     }
 

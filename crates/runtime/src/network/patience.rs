@@ -30,7 +30,6 @@ pub(crate) struct Patience {
     pub(crate) most: Duration,
     /// How long it looks now, by what was done last.
     spin: [Duration; 2],
-    pub(crate) last: Last,
     pub(crate) busy_at: Duration,
     /// It offers the core to others.
     pub(crate) polite: bool,
@@ -42,13 +41,12 @@ impl Patience {
     pub(crate) fn new(settings: &config::Network) -> Self {
         let least = Duration::from_micros(settings.spin_us);
         let most = least.max(Duration::from_micros(settings.spin_most_us));
-        let (busy_at, polite) = (Duration::ZERO, least < OWN_CORE);
-        Self { least, most, spin: [least; 2], last: Last::default(), busy_at, polite, hogs: Hogs::default() }
+        Self { least, most, spin: [least; 2], busy_at: Duration::ZERO, polite: least < OWN_CORE, hogs: Hogs::default() }
     }
 
-    /// Whether it has looked for long enough.
-    pub(crate) fn is_over(&self, now: Duration) -> bool {
-        now.saturating_sub(self.busy_at) >= self.spin[self.last as usize]
+    /// Whether it has looked for long enough after what was done last.
+    pub(crate) fn is_over(&self, now: Duration, last: Last) -> bool {
+        now.saturating_sub(self.busy_at) >= self.spin[last as usize]
     }
 
     /// Whether others have this core who do not give it back when it is offered: asleep it is back as soon as it is woken. `done`
@@ -70,8 +68,8 @@ impl Patience {
     }
 
     /// It has slept: more patience, as long as some more would have saved that; less once it is in vain.
-    pub(crate) fn slept(&mut self, now: Duration, woken: bool) {
-        let spin = &mut self.spin[self.last as usize];
+    pub(crate) fn slept(&mut self, now: Duration, woken: bool, last: Last) {
+        let spin = &mut self.spin[last as usize];
         if now.saturating_sub(self.busy_at) >= self.most {
             *spin = (*spin / 2).max(self.least);
         } else if woken {
@@ -95,17 +93,17 @@ mod tests {
     #[test]
     fn patience_grows_with_sleeps_that_it_would_have_saved_and_shrinks_with_others() {
         let mut one = patience(0, 100);
-        assert!(one.is_over(us(0)) && one.polite);
+        assert!(one.is_over(us(0), Last::Took) && one.polite);
         let mut until = Vec::new();
         for woken_after in [10, 10, 10, 10, 500, 500, 500, 500, 500, 500, 500, 500] {
             one.busy_at = us(1000);
-            one.slept(us(1000 + woken_after), true);
+            one.slept(us(1000 + woken_after), true, Last::Took);
             until.push(one.spin[Last::Took as usize].as_nanos() / 100);
         }
         assert_eq!(until[..6], [200, 400, 800, 1000, 500, 250]);
         // A sleep that a timer ended says nothing.
         let before = one.spin;
-        one.slept(us(1010), false);
+        one.slept(us(1010), false, Last::Took);
         assert_eq!(one.spin, before);
     }
 
@@ -116,10 +114,10 @@ mod tests {
         for period in 0..100 {
             // A message is handed out every millisecond; 60 microseconds later its sink answers.
             for (last, at, gap) in [(Last::HandedOut, 0, 60), (Last::Took, 60, 940)] {
-                (far.last, far.busy_at) = (last, us(period * 1000 + at));
+                far.busy_at = us(period * 1000 + at);
                 let next = far.busy_at + us(gap);
-                if far.is_over(next) {
-                    far.slept(next, true);
+                if far.is_over(next, last) {
+                    far.slept(next, true, last);
                     sleeps += 1;
                 }
             }
@@ -132,8 +130,8 @@ mod tests {
     fn who_has_a_core_alone_does_not_offer_it_and_looks_as_long_as_it_is_told() {
         let mut alone = patience(1_000, 0);
         alone.busy_at = us(50);
-        assert!(!alone.polite && !alone.is_over(us(1_049)) && alone.is_over(us(1_050)));
-        alone.slept(us(9_000), true);
-        assert!(!alone.is_over(us(1_049)));
+        assert!(!alone.polite && !alone.is_over(us(1_049), Last::Took) && alone.is_over(us(1_050), Last::Took));
+        alone.slept(us(9_000), true, Last::Took);
+        assert!(!alone.is_over(us(1_049), Last::Took));
     }
 }
