@@ -3,6 +3,8 @@
 use insane::{Error, Qos, Session, Stream, Wait};
 use insane_arguments::whole;
 use rustix::thread::CpuSet;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -161,14 +163,24 @@ pub(crate) fn parse_stem(text: &str) -> Result<String, String> {
         .ok_or_else(|| "it takes a name of 1 to 250 bytes without control characters".to_owned())
 }
 
-/// Set when the user interrupts: results so far are still printed.
+/// A signal so soon after the first is the same one, told twice: `timeout` tells the program and then its whole group.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Set when the user interrupts (SIGINT, SIGTERM): results so far are still printed. A second signal ends the program at once.
 pub(crate) fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second signal ends the program at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, flag.clone())?;
-        signal_hook::flag::register(signal, flag.clone())?;
-    }
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let set = flag.clone();
+    let listen = move || {
+        let mut first = None;
+        for _ in signals.forever() {
+            set.store(true, Ordering::Relaxed);
+            if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
+                signal_hook::low_level::exit(1);
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(listen)?;
     Ok(flag)
 }
 

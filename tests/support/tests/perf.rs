@@ -1,9 +1,11 @@
 //! `insane perf`: both ends agree on what went, whatever it went by, and a rate is kept.
 
-use insane_tests_host::programs::{Said, program, run};
+use insane_tests_host::programs::{Said, program, run, wait};
 use insane_tests_host::{Host, Watchdog};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -62,6 +64,31 @@ fn a_duration_holds_though_little_comes() {
     let [source, sink] = perf(&host, "--rate 20 --duration 3", "--duration 0.5 --silence 30");
     let (emitted, received) = (source["emitted"].as_u64().unwrap(), sink["received"].as_u64().unwrap());
     assert!(received > 0 && received < emitted, "{source} {sink}");
+}
+
+#[test]
+fn who_is_interrupted_twice_at_once_says_what_came() {
+    let _watchdog = Watchdog::start("perf interrupted", 3 * LIMIT);
+    let (host, insane) = (Host::start(), program("insane-cli", "insane"));
+    let mut sink = Command::new(&insane);
+    sink.args(["--json", "perf", "sink", "--silence", "30"]).env("INSANE_SOCKET", host.socket());
+    let mut sink = sink.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut source = Command::new(&insane);
+    source.args(["--json", "perf", "source", "--rate", "20", "--duration", "0.3"]).env("INSANE_SOCKET", host.socket());
+    let source = run(&mut source, LIMIT);
+    let emitted = serde_json::from_str::<Value>(&source.out).expect("one line of JSON")["emitted"].clone();
+    // As `timeout` does: to the program, and to its group.
+    let pid = i32::try_from(sink.id()).ok().and_then(Pid::from_raw).expect("it has a number");
+    for _ in 0..2 {
+        kill_process(pid, Signal::INT).expect("it lives");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let status = wait(&mut sink, LIMIT);
+    let (mut out, _) = (String::new(), sink.kill());
+    sink.stdout.take().expect("it is piped").read_to_string(&mut out).expect("it is text");
+    assert!(status.is_some_and(|status| status.success()), "{status:?}: {out}");
+    let said: Value = serde_json::from_str(&out).expect("one line of JSON");
+    assert!(said["received"] == emitted && emitted.as_u64() > Some(0), "{said} {emitted}");
 }
 
 #[test]
