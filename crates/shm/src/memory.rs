@@ -162,12 +162,17 @@ pub fn check_sealed(fd: BorrowedFd<'_>, needs: u64, limit: u64) -> Result<u64, S
     if needs > limit || size > limit {
         return Err(ShmError::Limit { what: "a peer's memory", needs: needs.max(size), limit });
     }
-    // An ordinary memfd has 4 KB pages, a huge one 2 MB; anything else is not ours.
     let page = u64::try_from(stat.st_blksize).unwrap_or(0);
-    if size < needs || size == 0 || ![PAGE as u64, HUGE_PAGE as u64].contains(&page) || !size.is_multiple_of(page) {
+    if size < needs || !is_whole(size, page) {
         return Err(ShmError::WrongSize { has: size, needs });
     }
     Ok(size)
+}
+
+/// Whether memory that says so of its pages may be a peer's. An ordinary memfd has pages of 4 KB, and says 2 MB where the kernel may join
+/// them (`transparent_hugepage/shmem_enabled`), whatever its size; of one with huge pages the kernel sees to it that they are whole.
+fn is_whole(size: u64, page: u64) -> bool {
+    size > 0 && size.is_multiple_of(PAGE as u64) && [PAGE as u64, HUGE_PAGE as u64].contains(&page)
 }
 
 /// Heap memory of one process, for models, fuzzing and property tests.
@@ -211,5 +216,23 @@ impl Drop for Heap {
     fn drop(&mut self) {
         // SAFETY: INV-MEM-1; allocated with this layout in `new`.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_whose_pages_the_kernel_may_join_is_taken() {
+        let (small, huge) = (PAGE as u64, HUGE_PAGE as u64);
+        for (size, page) in
+            [(small, small), (huge, huge), (3 * small, small), (huge + small, small), (huge + small, huge)]
+        {
+            assert!(is_whole(size, page), "{size} {page}");
+        }
+        for (size, page) in [(0, small), (small + 1, small), (huge + 1, huge), (huge, 512), (1 << 30, 1 << 30)] {
+            assert!(!is_whole(size, page), "{size} {page}");
+        }
     }
 }
