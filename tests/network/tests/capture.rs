@@ -4,17 +4,16 @@
 use insane::{Qos, Session};
 use insane_datapath::pcapng::{self, PACKET, SECTION, STATISTICS};
 use insane_runtime::config::Domain;
-use insane_tests_host::programs::{Said, copy_program, program, run, wait};
+use insane_tests_host::programs::{Running, Said, copy_program, program, run};
 use insane_tests_host::{Host, Watchdog};
 use insane_tests_network::cables::{Cables, accelerated, ends};
 use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, status, two};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(90);
@@ -35,39 +34,13 @@ fn capture(socket: &Path, datapath: &str, file: &Path, more: &[&str]) -> Command
 }
 
 /// A capture that has begun.
-struct Begun(Child);
-
-impl Begun {
-    fn start(mut command: Command, file: &Path) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut begun = Self(child.expect("it starts"));
-        let is_there = || std::fs::metadata(file).is_ok_and(|m| m.len() > 0);
-        if !eventually(|| is_there() || !matches!(begun.0.try_wait(), Ok(None))) || !is_there() {
-            let _ = begun.0.kill();
-            panic!("no capture: {}", begun.end().err);
-        }
-        begun
+fn start(mut command: Command, file: &Path) -> Running {
+    let mut begun = Running::start(&mut command);
+    let is_there = || std::fs::metadata(file).is_ok_and(|m| m.len() > 0);
+    if !eventually(|| is_there() || begun.has_ended()) || !is_there() {
+        panic!("no capture: {}", begun.end(Duration::ZERO).err);
     }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a pid")).expect("a pid");
-        kill_process(pid, signal).expect("it is there");
-    }
-
-    fn end(&mut self) -> Said {
-        let status = wait(&mut self.0, LIMIT);
-        let (mut out, mut err) = (String::new(), String::new());
-        self.0.stdout.take().into_iter().for_each(|mut from| drop(from.read_to_string(&mut out)));
-        self.0.stderr.take().into_iter().for_each(|mut from| drop(from.read_to_string(&mut err)));
-        Said { status, out, err }
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    begun
 }
 
 fn summary(said: &Said) -> Value {
@@ -120,13 +93,13 @@ fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<String>> {
 }
 
 /// Messages cross until a capture has ended.
-fn talk(pair: (&Session, &Session), qos: Qos, begun: &mut Begun) -> Said {
+fn talk(pair: (&Session, &Session), qos: Qos, mut begun: Running) -> Said {
     let (_stream, source, sink) = ends(pair.0, pair.1, qos, "c");
-    while matches!(begun.0.try_wait(), Ok(None)) {
+    while !begun.has_ended() {
         source.send(WORDS).expect("it goes");
         let _ = sink.consume_timeout(Duration::from_millis(20));
     }
-    let said = begun.end();
+    let said = begun.end(LIMIT);
     assert!(eventually(|| law_holds(pair.0)), "{}", law(pair.0));
     said
 }
@@ -154,8 +127,8 @@ fn wireshark_reads_what_two_runtimes_say_over_udp() {
     let (a, b) = (one.session("source"), two.session("sink"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("udp.pcapng");
-    let mut begun = Begun::start(capture(&one.socket(), "udp", &file, &["--count", "60", "--seconds", "30"]), &file);
-    let summary = summary(&talk((&a, &b), Qos::default(), &mut begun));
+    let begun = start(capture(&one.socket(), "udp", &file, &["--count", "60", "--seconds", "30"]), &file);
+    let summary = summary(&talk((&a, &b), Qos::default(), begun));
     assert_eq!((summary["frames"].as_u64(), summary["dropped"].as_u64()), (Some(60), Some(0)), "{summary}");
     assert_eq!(summary["bytes"].as_u64(), std::fs::metadata(&file).ok().map(|m| m.len()));
     let kinds = blocks(&file);
@@ -174,8 +147,8 @@ fn wireshark_reads_whole_frames_of_xdp() {
     let (a, b) = (one.session("source"), two.session("sink"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("xdp.pcapng");
-    let mut begun = Begun::start(capture(&one.socket(), "xdp", &file, &["--count", "60", "--seconds", "30"]), &file);
-    let summary = summary(&talk((&a, &b), accelerated(Qos::default()), &mut begun));
+    let begun = start(capture(&one.socket(), "xdp", &file, &["--count", "60", "--seconds", "30"]), &file);
+    let summary = summary(&talk((&a, &b), accelerated(Qos::default()), begun));
     assert_eq!((summary["frames"].as_u64(), packets(&file)), (Some(60), 60), "{summary}");
     shows_both_ways(&file, "veth1", 60);
 }
@@ -205,7 +178,7 @@ fn a_capture_ends_in_order_when_interrupted_and_when_its_time_is_over() {
     let dir = tempfile::tempdir().unwrap();
     for (name, signal, more) in [("interrupt", Some(Signal::INT), &[][..]), ("time", None, &["--seconds", "0.5"])] {
         let file = dir.path().join(name);
-        let mut begun = Begun::start(capture(&one.socket(), "udp", &file, more), &file);
+        let begun = start(capture(&one.socket(), "udp", &file, more), &file);
         if signal.is_some() {
             // Others have theirs after it, not beside it.
             let file = dir.path().join("beside");
@@ -216,10 +189,10 @@ fn a_capture_ends_in_order_when_interrupted_and_when_its_time_is_over() {
         source.send(WORDS).unwrap();
         sink.consume_timeout(LIMIT).unwrap();
         if let Some(signal) = signal {
-            is_shown(&one, &a, begun.0.id());
+            is_shown(&one, &a, begun.id());
             begun.signal(signal);
         }
-        let summary = summary(&begun.end());
+        let summary = summary(&begun.end(LIMIT));
         assert_eq!(summary["frames"].as_u64(), Some(packets(&file) as u64), "{summary}");
         assert_eq!(blocks(&file).last(), Some(&STATISTICS));
     }
@@ -247,7 +220,7 @@ fn who_captures_and_dies_or_hangs_harms_nobody_and_of_a_runtime_that_dies_what_w
     };
     let begin = |one: &Process, name: &str| {
         let file = dir.path().join(name);
-        (Begun::start(capture(&one.socket(), "udp", &file, &[]), &file), file)
+        (start(capture(&one.socket(), "udp", &file, &[]), &file), file)
     };
     // One that hangs: nothing waits for it.
     let (hangs, _) = begin(&one, "hangs");
@@ -266,11 +239,11 @@ fn who_captures_and_dies_or_hangs_harms_nobody_and_of_a_runtime_that_dies_what_w
         }
         free
     }));
-    let (mut next, file) = next.expect("another capture");
+    let (next, file) = next.expect("another capture");
     cross();
     assert!(eventually(|| std::fs::metadata(&file).is_ok_and(|m| m.len() > 400)));
     one.kill();
-    let said = next.end();
+    let said = next.end(LIMIT);
     assert!(said.code() == 1 && said.out.contains("the runtime ended"), "{said:?}");
     assert!(packets(&file) > 0);
 }

@@ -1,10 +1,12 @@
 //! The programs of the workspace, and running them with an end.
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Since when somebody builds, and how long it took all who have built.
@@ -72,20 +74,77 @@ impl Said {
     }
 }
 
+/// A program without input that was started. It ends with this, and so does what it leaves behind in its process group.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    said: [Option<JoinHandle<String>>; 2],
+}
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let said = [Some(collect(child.stdout.take())), Some(collect(child.stderr.take()))];
+        Self { child, said }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends it, and not its group, a signal.
+    ///
+    /// # Panics
+    /// When its end has been seen.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it is there");
+    }
+
+    /// Waits for its end, at most `limit`; then it is ended.
+    pub fn end(mut self, limit: Duration) -> Said {
+        let status = wait(&mut self.child, limit);
+        self.kill();
+        let [out, err] =
+            self.said.each_mut().map(|said| said.take().and_then(|said| said.join().ok()).unwrap_or_default());
+        Said { status, out, err }
+    }
+
+    fn pid(&self) -> Pid {
+        i32::try_from(self.id()).ok().and_then(Pid::from_raw).expect("a process has a number")
+    }
+
+    fn kill(&mut self) {
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.said[0].is_some() {
+            self.kill();
+        }
+    }
+}
+
 /// Runs a program without input, at most `limit`. What it leaves behind in its process group is ended.
 ///
 /// # Panics
 /// When it cannot be started.
 pub fn run(command: &mut Command, limit: Duration) -> Said {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
-    let status = wait(&mut child, limit);
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-    let _ = child.wait();
-    Said { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+    Running::start(command).end(limit)
 }
 
 /// Waits for a child's end, at most `limit`.
@@ -100,7 +159,7 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn collect(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+fn collect(from: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut from) = from {

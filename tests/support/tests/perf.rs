@@ -1,11 +1,10 @@
 //! `insane perf`: both ends agree on what went, whatever it went by, and a rate is kept.
 
-use insane_tests_host::programs::{Said, program, run, wait};
+use insane_tests_host::programs::{Running, Said, program, run};
 use insane_tests_host::{Host, Watchdog};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,10 +20,12 @@ fn perf(host: &Host, source: &str, sink: &str) -> [Value; 2] {
         let sink = scope.spawn(|| end(format!("--json perf sink {sink}")));
         [end(format!("--json perf source {source}")), sink.join().unwrap()]
     });
-    said.map(|said| {
-        assert_eq!(said.code(), 0, "{said:?}");
-        serde_json::from_str(&said.out).expect("one line of JSON")
-    })
+    said.map(|said| figures(&said))
+}
+
+fn figures(said: &Said) -> Value {
+    assert_eq!(said.code(), 0, "{said:?}");
+    serde_json::from_str(&said.out).expect("one line of JSON")
 }
 
 #[test]
@@ -72,25 +73,19 @@ fn who_is_interrupted_twice_at_once_says_what_came() {
     let (host, insane) = (Host::start(), program("insane-cli", "insane"));
     let mut sink = Command::new(&insane);
     sink.args(["--json", "perf", "sink", "--silence", "30"]).env("INSANE_SOCKET", host.socket());
-    let mut sink = sink.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let sink = Running::start(&mut sink);
     let mut source = Command::new(&insane);
     source.args(["--json", "perf", "source", "--rate", "20", "--duration", "0.3"]).env("INSANE_SOCKET", host.socket());
-    let source = run(&mut source, LIMIT);
-    let emitted = serde_json::from_str::<Value>(&source.out).expect("one line of JSON")["emitted"].clone();
+    let emitted = figures(&run(&mut source, LIMIT))["emitted"].clone();
     // As `timeout` does: to the program, and to its group.
-    let pid = i32::try_from(sink.id()).ok().and_then(Pid::from_raw).expect("it has a number");
-    kill_process(pid, Signal::INT).expect("it lives");
+    sink.signal(Signal::INT);
     let first = Instant::now();
     std::thread::sleep(Duration::from_millis(5));
     // A machine that has kept this test from its cores for long would have it ended at once.
     if first.elapsed() < Duration::from_millis(100) {
-        kill_process(pid, Signal::INT).expect("its end is not waited for yet");
+        sink.signal(Signal::INT);
     }
-    let status = wait(&mut sink, LIMIT);
-    let (mut out, _) = (String::new(), sink.kill());
-    sink.stdout.take().expect("it is piped").read_to_string(&mut out).expect("it is text");
-    assert!(status.is_some_and(|status| status.success()), "{status:?}: {out}");
-    let said: Value = serde_json::from_str(&out).expect("one line of JSON");
+    let said = figures(&sink.end(LIMIT));
     assert!(said["received"] == emitted && emitted.as_u64() > Some(0), "{said} {emitted}");
 }
 
