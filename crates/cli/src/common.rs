@@ -188,6 +188,18 @@ pub(crate) fn is_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
 
+/// The longest that [`sleep_until`] sleeps at a time.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Sleeps until then, or until the flag of [`interrupted`] is set.
+pub(crate) fn sleep_until(due: Instant, stop: &AtomicBool) {
+    // In slices: nothing wakes a thread that sleeps.
+    let left = || due.saturating_duration_since(Instant::now()).min(SLICE);
+    while !left().is_zero() && !is_set(stop) {
+        std::thread::sleep(left());
+    }
+}
+
 /// A line on a terminal that says how far a longer command is.
 #[derive(Debug)]
 pub(crate) struct Progress {

@@ -2,6 +2,7 @@
 
 use crate::common::{
     Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, human, interrupted, is_set, parse_name,
+    sleep_until,
 };
 use insane::{Code, RawMessage, Reliability, Sink, SinkOptions, Source, SourceOptions};
 use insane_arguments::{numbered_size, rate, seconds, whole};
@@ -15,9 +16,6 @@ pub(crate) const MOST_SINKS: u64 = 65_535;
 
 /// Messages that a source emits between two looks at the clock.
 const MOST_AT_ONCE: u64 = 64;
-
-/// The longest that a source sleeps at a time.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// One end of a measurement.
 #[derive(Debug, clap::Subcommand)]
@@ -117,11 +115,7 @@ impl PerfSource {
             source.flush()?;
             if let Some(rate) = self.rate {
                 let due = Duration::try_from_secs_f64(emitted as f64 / rate).unwrap_or(self.duration);
-                // In slices, so that it can be interrupted.
-                let left = || due.min(self.duration).saturating_sub(start.elapsed()).min(SLICE);
-                while !left().is_zero() && !is_set(&stop) {
-                    std::thread::sleep(left());
-                }
+                sleep_until(start + due.min(self.duration), &stop);
             }
             let elapsed = start.elapsed();
             if elapsed >= self.duration {

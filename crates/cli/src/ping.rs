@@ -2,6 +2,7 @@
 
 use crate::common::{
     Context, Failure, Outcome, Progress, StreamArguments, WaitArguments, interrupted, is_set, parse_stem, percentile,
+    sleep_until,
 };
 use insane::{Code, SinkOptions, SourceOptions};
 use insane_arguments::{numbered_size, seconds, size, whole};
@@ -22,7 +23,7 @@ pub(crate) struct Ping {
     /// Round trips before those that are counted.
     #[arg(long, default_value = "1000", value_parser = whole(0, MOST))]
     warm_up: u64,
-    /// Pause between round trips, in seconds.
+    /// Time from the beginning of a round trip to that of the next, in seconds; one that takes longer is followed by the next at once.
     #[arg(long, default_value = "0", value_parser = seconds)]
     interval: Duration,
     /// How long an answer is waited for, in seconds.
@@ -71,6 +72,7 @@ impl Ping {
         let (mut samples, mut lost) = (Vec::with_capacity(usize::try_from(self.count.min(1 << 20)).unwrap_or(0)), 0u64);
         let mut progress = Progress::new();
         let mut payload = vec![0u8; self.size];
+        let mut due = Instant::now();
         for round in 0..self.warm_up + self.count {
             if is_set(&stop) {
                 break;
@@ -90,9 +92,9 @@ impl Ping {
             if round.is_multiple_of(256) {
                 progress.show(|| format!("{} of {} round trips", samples.len(), self.count));
             }
-            if !self.interval.is_zero() {
-                std::thread::sleep(self.interval);
-            }
+            // What is late is not made up for: rounds are never closer than the interval for that.
+            due = Instant::now().max(due + self.interval);
+            sleep_until(due, &stop);
         }
         progress.end();
         self.report(context, samples, lost)

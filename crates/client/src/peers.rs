@@ -12,7 +12,7 @@ use crate::stream::StreamShared;
 use crate::tx::{Tx, TxFlow, TxLink};
 use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
-use insane_shm::memory::{SharedMemory, map_peer};
+use insane_shm::memory::{SharedMemory, map_peer, whole_pages};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
 use insane_shm::slab::{MAX_SEGMENTS, may_map};
@@ -429,7 +429,7 @@ impl Peers {
         }
         let fd = fds.first().ok_or_else(|| refuse("a link without memory"))?;
         let needs = DeliveryBlock::bytes(offer.entries)? as u64;
-        let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096))?);
+        let theirs = Arc::new(map_peer(fd.as_fd(), needs, whole_pages(needs))?);
         let delivery = DeliveryBlock::open(theirs, offer.entries)?;
         let memory = SharedMemory::create("insane-returns", ReturnBlock::bytes(offer.entries)?, false, true)?;
         let memory = Arc::new(memory);
@@ -465,7 +465,7 @@ impl Peers {
         let (memory, entries) = outgoing.offered.clone().ok_or_else(|| refuse("a link that was accepted twice"))?;
         let [returns, counters] = &fds[..] else { return Err(refuse("an accepted link without memory")) };
         let needs = ReturnBlock::bytes(entries)? as u64;
-        let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096))?);
+        let returns = Arc::new(map_peer(returns.as_fd(), needs, whole_pages(needs))?);
         let limit = counter_bytes(insane_shm::counters::MAX_CELLS) as u64;
         let counters = Counters::open(Arc::new(map_peer(counters.as_fd(), accept.counter_bytes, limit)?))?;
         let producer = Producer::new(DeliveryBlock::open(memory, entries)?, ReturnBlock::open(returns, entries)?);

@@ -10,7 +10,7 @@ use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
 use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
-use insane_shm::memory::map_peer;
+use insane_shm::memory::{map_peer, whole_pages};
 use insane_shm::socket::{Received, pair, receive, send};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
@@ -696,7 +696,7 @@ fn cell(c: &CellCounts) -> Value {
 /// Checks and maps a session's counter memory.
 fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
     let [fd] = fds else { return Err("a hello brings one descriptor, its counter memory".into()) };
-    let limit = insane_shm::counters::bytes(MAX_SESSION_CELLS).next_multiple_of(4096) as u64;
+    let limit = whole_pages(insane_shm::counters::bytes(MAX_SESSION_CELLS) as u64);
     let mapping = map_peer(fd.as_fd(), bytes, limit).map_err(|e| e.to_string())?;
     Counters::open(Arc::new(mapping)).map_err(|e| e.to_string())
 }

@@ -23,8 +23,11 @@ pub const REQUIRED_SEALS: SealFlags =
 /// The size of a huge page, where segments lie on such.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// The size of an ordinary page.
-pub const PAGE: usize = 4096;
+/// So many bytes rounded up to the kernel's ordinary pages, of which there are kernels with 4, 16 and 64 KB.
+#[must_use]
+pub fn whole_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(rustix::param::page_size() as u64)
+}
 
 /// Where memory comes from: a mapping, or the heap for loom, Miri and tests in one process.
 pub trait Backing: Send + Sync + std::fmt::Debug {
@@ -97,7 +100,7 @@ impl SharedMemory {
     /// # Errors
     /// [`ShmError::System`] with the call that failed: no memory, no huge pages, no descriptors left.
     pub fn create(name: &str, len: usize, huge: bool, populate: bool) -> Result<Self, ShmError> {
-        let page = if huge { HUGE_PAGE } else { PAGE };
+        let page = if huge { HUGE_PAGE } else { rustix::param::page_size() };
         let len = len.max(1).next_multiple_of(page);
         let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         if huge {
@@ -162,17 +165,12 @@ pub fn check_sealed(fd: BorrowedFd<'_>, needs: u64, limit: u64) -> Result<u64, S
     if needs > limit || size > limit {
         return Err(ShmError::Limit { what: "a peer's memory", needs: needs.max(size), limit });
     }
-    let page = u64::try_from(stat.st_blksize).unwrap_or(0);
-    if size < needs || !is_whole(size, page) {
+    // Whole pages, whatever the kernel says of them: of an ordinary memfd 4 KB, or more where it may join them, whatever the memfd's size;
+    // of one with huge pages the kernel sees to it that they are whole.
+    if size < needs || size == 0 || size != whole_pages(size) {
         return Err(ShmError::WrongSize { has: size, needs });
     }
     Ok(size)
-}
-
-/// Whether memory that says so of its pages may be a peer's. An ordinary memfd has pages of 4 KB, and says 2 MB where the kernel may join
-/// them (`transparent_hugepage/shmem_enabled`), whatever its size; of one with huge pages the kernel sees to it that they are whole.
-fn is_whole(size: u64, page: u64) -> bool {
-    size > 0 && size.is_multiple_of(PAGE as u64) && [PAGE as u64, HUGE_PAGE as u64].contains(&page)
 }
 
 /// Heap memory of one process, for models, fuzzing and property tests.
@@ -220,19 +218,27 @@ impl Drop for Heap {
 }
 
 #[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
 
+    fn sealed(bytes: u64) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, REQUIRED_SEALS).unwrap();
+        fd
+    }
+
     #[test]
-    fn memory_whose_pages_the_kernel_may_join_is_taken() {
-        let (small, huge) = (PAGE as u64, HUGE_PAGE as u64);
-        for (size, page) in
-            [(small, small), (huge, huge), (3 * small, small), (huge + small, small), (huge + small, huge)]
-        {
-            assert!(is_whole(size, page), "{size} {page}");
+    fn a_peers_memory_has_whole_pages_of_whatever_size_the_kernel_has() {
+        let page = rustix::param::page_size() as u64;
+        for bytes in [page, 3 * page, HUGE_PAGE as u64, HUGE_PAGE as u64 + page] {
+            assert_eq!(check_sealed(sealed(bytes).as_fd(), 1, bytes).unwrap(), bytes);
         }
-        for (size, page) in [(0, small), (small + 1, small), (huge + 1, huge), (huge, 512), (1 << 30, 1 << 30)] {
-            assert!(!is_whole(size, page), "{size} {page}");
+        for bytes in [0, 1, page - 1, page + 1, HUGE_PAGE as u64 + 512] {
+            let said = check_sealed(sealed(bytes).as_fd(), 0, 1 << 30);
+            assert!(matches!(said, Err(ShmError::WrongSize { has, .. }) if has == bytes), "{bytes}: {said:?}");
         }
+        assert!(matches!(check_sealed(sealed(page).as_fd(), page + 1, 2 * page), Err(ShmError::WrongSize { .. })));
     }
 }

@@ -112,3 +112,24 @@ fn each_message_has_a_file_of_its_own() {
     files.sort();
     assert_eq!(files, ["a1", "a2", "b1", "b2"]);
 }
+
+#[test]
+fn a_loop_on_a_schedule_can_be_interrupted() {
+    let _watchdog = Watchdog::start("ping on a schedule", 4 * LIMIT);
+    let (host, insane) = (Host::start(), program("insane-cli", "insane"));
+    let start = |arguments: &str| {
+        let mut command = Command::new(&insane);
+        Running::start(command.args(arguments.split_whitespace()).env("INSANE_SOCKET", host.socket()))
+    };
+    let (pong, begun) = (start("pong"), Instant::now());
+    let said = figures(&start("--json ping --warm-up 0 --count 6 --interval 0.1 --timeout 20").end(LIMIT));
+    assert!(begun.elapsed() >= Duration::from_millis(500), "five intervals between six rounds: {said}");
+    assert!(said["count"].as_u64() >= Some(5), "{said}");
+    // The second round would begin in an hour.
+    let ping = start("--json ping --warm-up 0 --interval 3600 --timeout 20");
+    std::thread::sleep(Duration::from_secs(1));
+    ping.signal(Signal::INT);
+    assert_eq!(figures(&ping.end(LIMIT))["count"], 1);
+    pong.signal(Signal::INT);
+    assert_eq!(pong.end(LIMIT).code(), 0);
+}

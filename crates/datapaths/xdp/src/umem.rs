@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use insane_datapath::memory::{Lent, Slot};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
 /// The bytes before a received frame that the kernel keeps for programs.
 pub(crate) const HEADROOM: usize = 256;
@@ -76,7 +77,7 @@ impl Umem {
     /// Puts memory that others can be shown in the place of so many frames from byte `at` on, before anybody uses them.
     fn make_lendable(&mut self, at: usize) -> io::Result<()> {
         let len = self.lendable_frames as usize * self.frame_bytes;
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len()) && len.is_multiple_of(4096));
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len()) && len.is_multiple_of(page_size()));
         let fd = memfd_create("insane-receive", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
         // SAFETY: INV-UMEM-1, so far from its beginning.

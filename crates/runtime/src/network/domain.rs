@@ -16,7 +16,7 @@ use crate::network::pages::Pages;
 use crate::network::scatter::Scatter;
 use insane_shm::counters::{Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
-use insane_shm::memory::{Backing, SharedMemory, map_peer};
+use insane_shm::memory::{Backing, SharedMemory, map_peer, whole_pages};
 use insane_shm::ring::LAYOUT;
 use insane_shm::segment::{Geometry, SegmentView};
 use insane_shm::slab::{MAX_SEGMENTS, Slab, may_map};
@@ -320,7 +320,7 @@ impl Domain {
         }
         let fd = fds.first().ok_or("a link without memory")?;
         let needs = DeliveryBlock::bytes(offer.entries).map_err(memory_error)? as u64;
-        let theirs = Arc::new(map_peer(fd.as_fd(), needs, needs.next_multiple_of(4096)).map_err(memory_error)?);
+        let theirs = Arc::new(map_peer(fd.as_fd(), needs, whole_pages(needs)).map_err(memory_error)?);
         let delivery = DeliveryBlock::open(theirs, offer.entries).map_err(memory_error)?;
         let bytes = ReturnBlock::bytes(offer.entries).map_err(memory_error)?;
         let memory = Arc::new(SharedMemory::create("insane-returns", bytes, false, true).map_err(memory_error)?);
@@ -505,7 +505,7 @@ impl Domain {
         let memory = outlet.offered.take().ok_or("a link that was accepted twice")?;
         let [returns, counters] = fds else { return Err("an accepted link without memory".into()) };
         let needs = ReturnBlock::bytes(self.entries).map_err(memory_error)? as u64;
-        let returns = Arc::new(map_peer(returns.as_fd(), needs, needs.next_multiple_of(4096)).map_err(memory_error)?);
+        let returns = Arc::new(map_peer(returns.as_fd(), needs, whole_pages(needs)).map_err(memory_error)?);
         let limit = counter_bytes(insane_shm::counters::MAX_CELLS) as u64;
         let counters = map_peer(counters.as_fd(), accept.counter_bytes, limit).map_err(memory_error)?;
         outlet.counters = Some(Counters::open(Arc::new(counters)).map_err(memory_error)?);

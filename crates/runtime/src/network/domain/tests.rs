@@ -59,7 +59,7 @@ impl Player {
             let returns = Arc::new(SharedMemory::create("returns", bytes, false, true).unwrap());
             let own = ReturnBlock::create(returns.clone(), self.entries).unwrap();
             let needs = DeliveryBlock::bytes(self.entries).unwrap() as u64;
-            let memory = Arc::new(map_peer(memory.as_fd(), needs, needs.next_multiple_of(4096)).unwrap());
+            let memory = Arc::new(map_peer(memory.as_fd(), needs, whole_pages(needs)).unwrap());
             let theirs = DeliveryBlock::open(memory, self.entries).unwrap();
             let cells = Arc::new(SharedMemory::create("counters", counter_bytes(4), false, false).unwrap());
             let counters = Counters::create(cells.clone(), 4).unwrap();
