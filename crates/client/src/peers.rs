@@ -107,6 +107,8 @@ pub(crate) struct Peers {
     /// Sources, by their numbers, to be closed when their flows have a runtime again.
     closing: Vec<(Arc<StreamShared>, u32, Epoch)>,
     runtime_lost: Option<Instant>,
+    /// This process lacked something for a pair that the other end did nothing wrong on.
+    pub(crate) short: bool,
 }
 
 impl PairEnd {
@@ -151,6 +153,7 @@ impl Peers {
             parked: Vec::new(),
             closing: Vec::new(),
             runtime_lost: None,
+            short: false,
         }
     }
 
@@ -223,6 +226,11 @@ impl Peers {
                 Ok(Received::End) | Err(_) => return self.end(at),
                 Ok(Received::Overlong) => {
                     pair.failed = Some("it sent an overlong message".into());
+                    return;
+                }
+                Ok(Received::Short) => {
+                    self.short = true;
+                    pair.failed = Some("this process has no descriptors left for what it sent".into());
                     return;
                 }
             }
@@ -431,7 +439,8 @@ impl Peers {
         let needs = DeliveryBlock::bytes(offer.entries)? as u64;
         let theirs = Arc::new(map_peer(fd.as_fd(), needs, whole_pages(needs))?);
         let delivery = DeliveryBlock::open(theirs, offer.entries)?;
-        let memory = SharedMemory::create("insane-returns", ReturnBlock::bytes(offer.entries)?, false, true)?;
+        let memory = SharedMemory::create("insane-returns", ReturnBlock::bytes(offer.entries)?, false, true)
+            .inspect_err(|_| self.short = true)?;
         let memory = Arc::new(memory);
         let returns = ReturnBlock::create(memory.clone(), offer.entries)?;
         let consumer = Consumer::new(returns, delivery);
@@ -529,7 +538,9 @@ impl Peers {
         }
         let geometry = Geometry::checked(add.stride, add.slots)?;
         let fd = fds.first().ok_or_else(|| refuse("a segment without memory"))?;
-        let view = SegmentView::map(fd.as_fd(), geometry, quota.saturating_sub(incoming.mapped))?;
+        // What another session may own. The network's memory is the runtime's, which its own configuration bounds.
+        let limit = if pair.network { u64::MAX } else { quota.saturating_sub(incoming.mapped) };
+        let view = SegmentView::map(fd.as_fd(), geometry, limit)?;
         incoming.mapped += view.bytes();
         let mut rx = incoming.stream.rx.visit();
         if let Some(l) = rx.links[incoming.at].as_mut() {

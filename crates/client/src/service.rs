@@ -32,6 +32,9 @@ pub(crate) const FIRST_PEER: u64 = 2;
 /// How long between two tries to reach a runtime that is gone.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// How long it waits before it connects anew when this process lacked descriptors or memory.
+const SHORT_RETRY: Duration = Duration::from_secs(1);
+
 /// How long between two tries to end sleeps that are to end.
 const ROUSE: Duration = Duration::from_millis(1);
 
@@ -172,6 +175,7 @@ impl Service {
                 }
             }
             self.peers.tidy();
+            self.start_anew_if_short();
             // Only then is the runtime told of it.
             if self.ready {
                 for (stream, number, epoch) in self.peers.closable() {
@@ -368,6 +372,14 @@ impl Service {
         self.retry_at = self.shutdown.is_none().then(|| Instant::now() + RETRY);
     }
 
+    /// A pair has ended for want of something here. The runtime makes another one for who comes anew and has it no more.
+    fn start_anew_if_short(&mut self) {
+        if std::mem::take(&mut self.peers.short) && self.runtime.is_some() && self.shutdown.is_none() {
+            self.lost();
+            self.retry_at = Some(Instant::now() + SHORT_RETRY);
+        }
+    }
+
     fn reconnect(&mut self) {
         self.retry_at = None;
         if self.runtime.is_some() {
@@ -390,7 +402,7 @@ impl Service {
             let (bytes, fds) = match receive(socket.as_fd(), MAX_CONTROL_BYTES) {
                 Ok(Received::Message(bytes, fds)) => (bytes, fds),
                 Ok(Received::Nothing) => return,
-                Ok(Received::End | Received::Overlong) | Err(_) => return self.lost(),
+                Ok(Received::End | Received::Overlong | Received::Short) | Err(_) => return self.lost(),
             };
             match decode::<ToClient>(&bytes) {
                 Ok(ToClient { request, body: Some(body) }) => self.take(request, body, fds),

@@ -793,11 +793,13 @@ impl Source {
             link.room_sleepers += 1;
             let word = link.producer.wait_word(announced);
             let room = !tx.full_links(self.index, place).contains(&first);
+            // Nobody is woken by these.
+            let unseen = parked || !tx.reaches(first, place);
             drop(tx);
             if !room {
                 // In slices, so that the end of the link is seen too.
                 let left = self.options.deadline.saturating_sub(start.elapsed());
-                wait_any(&[word], Some(left.min(Duration::from_millis(if parked { 1 } else { 100 }))));
+                wait_any(&[word], Some(left.min(Duration::from_millis(if unseen { 1 } else { 100 }))));
             }
             let mut tx = self.stream.tx.lock();
             if let Some(link) = tx.links[first].as_mut() {

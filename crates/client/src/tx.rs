@@ -20,6 +20,7 @@ use std::sync::Arc;
 mod outcome;
 mod pack;
 mod places;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +48,8 @@ pub(crate) struct Tx {
     pub(crate) share: u64,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
+    /// Segments that some link may not have mapped yet.
+    pub(crate) fresh: Vec<u16>,
     /// Whether there ever was a link that sinks share.
     pub(crate) shares: bool,
     /// Slots taken since returned ones were last taken back.
@@ -464,7 +467,7 @@ impl TxLink {
         let room = !full || self.has_room_again(bytes, cap, slab);
         let mapped = emit.place.slot().is_none_or(|s| self.producer.is_mapped(s.segment));
         if !room || !mapped || self.broken.is_some() {
-            let why = if room { Count::Dropped } else { Count::SinkFull };
+            let why = if self.broken.is_some() { Count::Dropped } else { Count::SinkFull };
             for flow in flows {
                 flow.dropped(descriptor, why);
             }
@@ -505,46 +508,10 @@ impl TxLink {
 }
 
 impl Tx {
-    /// Whether every link of the source has room for one more message, after taking back what was returned. On a link that sinks share,
-    /// best effort, that is half of it: beyond, the other end may give none to a sink that has let much wait (ADR 32).
-    #[inline(always)]
-    pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
-        let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
-        self.has_room_for(source, bytes)
-    }
-
-    /// As [`Self::has_room`], for a message in a slot of `bytes`.
-    #[inline(always)]
-    pub(crate) fn has_room_for(&mut self, source: usize, bytes: u64) -> bool {
-        // As they mostly are.
-        if let Some(Some(TxSource { routes, .. })) = self.sources.get(source)
-            && let [Route { link, .. }] = routes[..]
-        {
-            return self.link_has_room(link, bytes);
-        }
-        self.all_have_room(source, bytes)
-    }
-
-    #[inline(never)]
-    fn all_have_room(&mut self, source: usize, bytes: u64) -> bool {
-        let count = self.routes(source).count();
-        (0..count).all(|r| {
-            let link = self.routes(source).nth(r).map_or(0, |r| r.link);
-            self.link_has_room(link, bytes)
-        })
-    }
-
     /// Whether a segment for packs is to be made.
     #[inline(always)]
     pub(crate) fn wants_packs(&self) -> bool {
         self.packs == Packs::Wanted || self.wide_packs == Packs::Wanted
-    }
-
-    /// Whether a link of the source has no room for who is to lose nothing, though it may have some for others.
-    #[inline(always)]
-    pub(crate) fn is_short(&mut self, source: usize) -> bool {
-        let is_shared = |r: &Route| self.links[r.link].as_ref().is_some_and(|link| link.shared);
-        self.shares && self.routes(source).any(is_shared) && !self.has_room_for(source, 0)
     }
 
     /// There is one flow more on a link.
@@ -559,30 +526,6 @@ impl Tx {
 
     fn routes(&self, source: usize) -> impl Iterator<Item = &Route> {
         self.sources.get(source).and_then(Option::as_ref).into_iter().flat_map(|s| s.routes.iter())
-    }
-
-    /// The links of a source that have no room.
-    pub(crate) fn full_links(&mut self, source: usize, place: Place) -> Vec<usize> {
-        let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
-        let links: Vec<usize> = self.routes(source).map(|r| r.link).collect();
-        links.into_iter().filter(|l| !self.link_has_room(*l, bytes)).collect()
-    }
-
-    #[inline(always)]
-    fn link_has_room(&mut self, at: usize, bytes: u64) -> bool {
-        let cap = self.link_cap;
-        self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap)) || self.link_has_room_again(at, bytes)
-    }
-
-    /// As [`TxLink::has_room_again`]; what came back is noted at once.
-    #[inline(never)]
-    fn link_has_room_again(&mut self, at: usize, bytes: u64) -> bool {
-        let cap = self.link_cap;
-        if let Some(link) = self.links[at].as_mut() {
-            link.reclaim(&mut self.slab);
-        }
-        self.note_fates_of(at);
-        self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap))
     }
 
     /// Gives memory back that the application held: what was emitted lives on in the links' holds.
@@ -625,6 +568,7 @@ impl Tx {
             for link in self.links.iter_mut().flatten() {
                 link.told.given_back(number, &mut link.producer);
             }
+            self.fresh.retain(|fresh| *fresh != number);
             segments.push(segment);
         }
         segments
@@ -639,6 +583,7 @@ impl Tx {
         for link in links.iter_mut().flatten().filter(|l| l.is_parked()) {
             link.producer.add_segment(number, slots);
         }
+        self.fresh.push(number);
         Ok(number)
     }
 

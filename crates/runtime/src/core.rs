@@ -551,9 +551,44 @@ impl Core {
             ToClient { request: 0, body: Some(body) }
         };
         let action = Action::Pair(a, tell(two, true), b, tell(one, false));
+        // Who comes anew alone has the pair still, and so has the other. The network's session drops what it had of who comes anew.
+        if !one.network && !two.network {
+            let (one, two) = (one.id, two.id);
+            self.claim(a, two, token);
+            self.claim(b, one, token);
+        }
         self.pairs.insert(key, token);
         self.tally.pairs_made += 1;
         self.actions.push(action);
+    }
+
+    /// Notes that a session has a pair with another.
+    fn claim(&mut self, conn: Conn, other: SessionId, token: PairToken) {
+        let most = self.config.quota.sessions as usize;
+        let there: BTreeSet<SessionId> = match self.sessions.get(&conn) {
+            Some(session) if session.claims.len() >= most => self.sessions.values().map(|s| s.id).collect(),
+            _ => BTreeSet::new(),
+        };
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        if session.claims.len() >= most {
+            session.claims.retain(|id, _| there.contains(id));
+        }
+        session.claims.insert(other, token);
+    }
+
+    /// Two sessions have no pair though they should: there was no socket for one, or an end of it went for want of something. One of them is
+    /// to come anew, and gets another one then.
+    pub(crate) fn pair_lost(&mut self, conn: Conn, other: SessionId) -> Option<Action> {
+        let one = self.sessions.get(&conn)?;
+        let (other, _) = self.sessions.iter().find(|(_, session)| session.id == other)?;
+        self.pairs.remove(&ordered(one.id, self.sessions[other].id));
+        Some(Action::Close(if one.network { *other } else { conn }))
+    }
+
+    /// As [`Self::pair_lost`], of connections.
+    pub(crate) fn no_pair(&mut self, a: Conn, b: Conn) -> Option<Action> {
+        let other = self.sessions.get(&b)?.id;
+        self.pair_lost(a, other)
     }
 
     fn close_stream(&mut self, conn: Conn, number: u32) -> Result<(), Refusal> {

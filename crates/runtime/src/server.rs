@@ -422,6 +422,10 @@ impl Shell {
                     self.core.tally.protocol_errors += 1;
                     return self.drop_connection(conn);
                 }
+                Ok(Received::Short) => {
+                    tracing::error!(conn, "no descriptors left for what a session sent: it begins anew");
+                    return self.drop_connection(conn);
+                }
             }
         }
     }
@@ -509,7 +513,10 @@ impl Shell {
                     self.give(a, to_a, Some(one));
                     self.give(b, to_b, Some(two));
                 }
-                Err(e) => tracing::error!(error = %e, "no socket pair for two sessions"),
+                Err(e) => {
+                    tracing::error!(error = %e, "no socket pair for two sessions: one of them begins anew");
+                    self.core.no_pair(a, b).into_iter().for_each(|action| self.act(action));
+                }
             },
             Action::Close(conn) => {
                 if let Some(connection) = self.connections.get_mut(&conn) {

@@ -26,6 +26,8 @@ pub enum Received {
     /// A message that was longer than the buffer or brought too many descriptors: it was dropped, and the peer is not to
     /// be trusted further.
     Overlong,
+    /// A message whose descriptors this process had no room for: it was dropped, and the peer has done nothing wrong.
+    Short,
 }
 
 /// A pair of connected sockets.
@@ -138,8 +140,12 @@ pub fn receive(socket: BorrowedFd<'_>, limit: usize) -> Result<Received, ShmErro
             fds.extend(list);
         }
     }
-    if message.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC) {
+    if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
         return Ok(Received::Overlong);
+    }
+    if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        // The kernel says the same of too many and of those that the process may not have.
+        return Ok(if fds.len() >= MAX_FDS { Received::Overlong } else { Received::Short });
     }
     if message.bytes == 0 {
         return Ok(Received::End);

@@ -1,8 +1,11 @@
 //! Memory that messages of one size no longer need serves messages of another size.
 
 use insane::{Code, Qos, Reliability, SinkOptions, Source, SourceOptions};
+use insane_tests_host::programs::{Running, program};
 use insane_tests_host::{Host, Watchdog, payload, reconcile};
-use std::time::Duration;
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -133,4 +136,41 @@ fn what_is_in_use_is_not_taken() {
     source.send(&payload(2, LARGE - 1)).unwrap();
     drop((source, sink));
     reconcile([&a, &b], 2, 0);
+}
+
+#[test]
+fn a_sink_that_stands_still_gets_what_lies_in_memory_that_it_has_not_mapped_yet() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("segments that are not mapped", 2 * LIMIT);
+    let (host, insane) = (Host::start(), program("insane-cli", "insane"));
+    let mut command = Command::new(&insane);
+    command.args(["--json", "perf", "sink", "--qos", "reliability=reliable", "--silence", "60"]);
+    let sink = Running::start(command.env("INSANE_SOCKET", host.socket()));
+    let session = host.session("source");
+    let mut qos = Qos::default();
+    qos.set_reliability(Reliability::Reliable);
+    let options = SourceOptions { deadline: LIMIT, ..SourceOptions::default() };
+    let source = session.stream(qos).unwrap().source_with("perf", options).unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    let send = |n: u64| source.send(&payload(n, 64 << 10)).unwrap();
+    send(1);
+    sink.signal(Signal::STOP);
+    // More than are in a segment; the sink goes on after it was waited for in vain.
+    let tokens = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3));
+            sink.signal(Signal::CONT);
+        });
+        (2..=100).map(send).collect::<Vec<_>>()
+    });
+    let end = Instant::now() + LIMIT;
+    let outcomes = || tokens.iter().map(|token| source.outcome(*token).unwrap()).collect::<Vec<_>>();
+    while outcomes().iter().any(|outcome| outcome.pending > 0) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(outcomes().iter().all(|outcome| outcome.delivered == 1), "{:?}", outcomes());
+    sink.signal(Signal::INT);
+    let said = sink.end(LIMIT);
+    let said: serde_json::Value = serde_json::from_str(&said.out).expect("one line of JSON");
+    assert!(said["received"] == 100 && said["lost"] == 0, "{said}");
 }

@@ -167,3 +167,81 @@ fn a_stream_that_other_hosts_have_is_closed_with_the_last_that_they_have_in_it()
     ask(&mut core, to_runtime::Body::CloseStream(control::CloseStream { stream: own }));
     assert!(core.streams.is_empty());
 }
+
+/// A session of this connection, with these pairs.
+fn hello_with(core: &mut Core, conn: Conn, session: SessionId, pairs: &[(SessionId, PairToken)]) {
+    let claim =
+        |(peer, token): &(SessionId, PairToken)| control::PairClaim { peer: peer.to_bytes(), token: token.to_bytes() };
+    let hello = control::Hello {
+        protocol_min: PROTOCOL,
+        protocol_max: PROTOCOL,
+        app: "app".into(),
+        session: session.to_bytes(),
+        pairs: pairs.iter().map(claim).collect(),
+        ..control::Hello::default()
+    };
+    assert!(matches!(ask_as(core, conn, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
+}
+
+/// Opens a source or a sink of one channel; the token of the pair that is made for it, if one is.
+fn open_end(core: &mut Core, conn: Conn, source: bool) -> Option<PairToken> {
+    let stream = open_as(core, conn, "s", Qos::default());
+    let channel = Some(control::Channel { id: None, name: Some("c".into()) });
+    let body = if source {
+        to_runtime::Body::OpenSource(control::OpenSource { stream, channel, epoch: Epoch::random().to_bytes() })
+    } else {
+        to_runtime::Body::OpenSink(control::OpenSink {
+            stream,
+            channel,
+            sink: SinkId::random().to_bytes(),
+            observer: false,
+        })
+    };
+    let made = |action: &Action| match action {
+        Action::Pair(_, ToClient { body: Some(to_client::Body::Pair(pair)), .. }, ..) => {
+            PairToken::from_bytes(&pair.token)
+        }
+        _ => None,
+    };
+    core.request(conn, WHO, ToRuntime { request: 1, body: Some(body) }, |_| true).iter().find_map(made)
+}
+
+#[test]
+fn who_comes_anew_alone_has_its_pairs_still_and_one_that_was_lost_is_made_again() {
+    let mut core = Core::new(Config::default(), "here".into());
+    let ids = [SessionId::random(), SessionId::random()];
+    hello_with(&mut core, 1, ids[0], &[]);
+    hello_with(&mut core, 2, ids[1], &[]);
+    assert_eq!(open_end(&mut core, 1, true), None);
+    let token = open_end(&mut core, 2, false).expect("a pair");
+    // The runtime lives, and so does the other session, which has said hello before there was a pair.
+    core.gone(1);
+    hello_with(&mut core, 1, ids[0], &[(ids[1], token)]);
+    assert_eq!(open_end(&mut core, 1, true), None);
+    assert_eq!((core.tally.pairs_made, core.tally.pairs_resumed), (1, 1));
+    // Who has lost its end of it says so, and comes anew without.
+    assert!(matches!(core.no_pair(1, 2), Some(Action::Close(1))) && core.pairs.is_empty());
+    core.gone(1);
+    hello_with(&mut core, 1, ids[0], &[]);
+    assert!(open_end(&mut core, 1, true).is_some_and(|new| new != token));
+    // The network's own session stays.
+    let network = core.attach(3, crate::config::DEFAULT_DOMAIN, WHO);
+    assert!(matches!(core.no_pair(3, 1), Some(Action::Close(1))));
+    assert!(matches!(core.pair_lost(3, ids[1]), Some(Action::Close(2))));
+    assert!(core.pair_lost(3, SessionId::random()).is_none() && core.pair_lost(1, network).is_some());
+}
+
+#[test]
+fn what_is_kept_of_pairs_with_sessions_that_are_gone_is_bounded() {
+    let mut config = Config::default();
+    config.quota.sessions = 4;
+    let mut core = Core::new(config, "here".into());
+    hello_with(&mut core, 1, SessionId::random(), &[]);
+    open_end(&mut core, 1, true);
+    for _ in 0..50 {
+        hello_with(&mut core, 2, SessionId::random(), &[]);
+        assert!(open_end(&mut core, 2, false).is_some());
+        core.gone(2);
+        assert!(core.sessions[&1].claims.len() <= 4);
+    }
+}

@@ -41,8 +41,8 @@ pub(crate) type Refusal = String;
 /// What the hub is to do.
 #[derive(Debug)]
 pub(crate) enum Note {
-    /// Something new to be woken by.
-    Watch(OwnedFd),
+    /// Something new to be woken by, for links over a pair.
+    Watch(usize, OwnedFd),
     /// A local source wants a flow to a sink of another host: answer when it is attached.
     Wanted(Wanted),
     /// A source of another host is closed: the core is to forget it.
@@ -67,6 +67,8 @@ pub(crate) struct Pair {
     /// What its session may open.
     pub(crate) matches: Matches,
     pub(crate) failed: Option<Refusal>,
+    /// This process lacked something for it; the session has done nothing wrong.
+    pub(crate) short: bool,
 }
 
 /// See the module's head.
@@ -221,6 +223,7 @@ impl Domain {
             next_link: 1,
             matches: Matches::default(),
             failed: None,
+            short: false,
         };
         Some(place(&mut self.pairs, new))
     }
@@ -242,6 +245,10 @@ impl Domain {
                 Ok(Received::Nothing) => return Ok(()),
                 Ok(Received::End) | Err(_) => return Err(String::new()),
                 Ok(Received::Overlong) => return Err("it sent an overlong message".into()),
+                Ok(Received::Short) => {
+                    pair.short = true;
+                    return Err("no descriptors left for what it sent".into());
+                }
             }
         }
         Ok(())
@@ -323,10 +330,12 @@ impl Domain {
         let theirs = Arc::new(map_peer(fd.as_fd(), needs, whole_pages(needs)).map_err(memory_error)?);
         let delivery = DeliveryBlock::open(theirs, offer.entries).map_err(memory_error)?;
         let bytes = ReturnBlock::bytes(offer.entries).map_err(memory_error)?;
-        let memory = Arc::new(SharedMemory::create("insane-returns", bytes, false, true).map_err(memory_error)?);
+        let memory = SharedMemory::create("insane-returns", bytes, false, true);
+        let memory = Arc::new(memory.inspect_err(|_| pair.short = true).map_err(memory_error)?);
         let returns = ReturnBlock::create(memory.clone(), offer.entries).map_err(memory_error)?;
-        let (bell, theirs) = insane_shm::doorbell::pair().map_err(memory_error)?;
-        self.notes.push(Note::Watch(bell));
+        let bells = insane_shm::doorbell::pair();
+        let (bell, theirs) = bells.inspect_err(|_| pair.short = true).map_err(memory_error)?;
+        self.notes.push(Note::Watch(at, bell));
         self.generation = self.generation.wrapping_add(1);
         let intake = Intake {
             stream: offer.stream.clone(),

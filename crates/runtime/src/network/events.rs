@@ -160,7 +160,7 @@ impl Hub {
                     self.watched.remove(&data);
                 }
             }
-            Some(Watched::Doorbell(bell)) => {
+            Some(Watched::Doorbell { bell, .. }) => {
                 let there = insane_shm::doorbell::silence(bell.as_fd());
                 if !there {
                     // The link is gone with the other end.
@@ -188,7 +188,11 @@ impl Hub {
         });
         let lives = match end.or(failed) {
             Some(text) => {
-                if !text.is_empty() {
+                let short = self.domains[domain].pairs[pair].as_ref().filter(|pair| pair.short).map(|pair| pair.peer);
+                if let Some(session) = short {
+                    tracing::error!(text, "too little is left for a session, which begins anew");
+                    let _ = self.ends.outbox.send(FromNetwork::PairLost(self.domains[domain].conn, session));
+                } else if !text.is_empty() {
                     tracing::warn!(text, "a session broke the protocol and was cut off");
                 }
                 self.end_pair(domain, pair);
@@ -205,7 +209,10 @@ impl Hub {
             tracing::debug!(me = self.own_name, session = %pair.peer, "pair ended");
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
-        self.watched.retain(|_, w| !matches!(w, Watched::Pair(d, p) if (*d, *p) == (domain, pair)));
+        // The bells too: who keeps its ends of them open could take all descriptors so.
+        self.watched.retain(|_, watched| match watched {
+            Watched::Pair(d, p) | Watched::Doorbell { domain: d, pair: p, .. } => (*d, *p) != (domain, pair),
+        });
         self.domains[domain].end_pair(pair);
     }
 
@@ -213,10 +220,14 @@ impl Hub {
     pub(crate) fn notes(&mut self, at: usize) {
         for note in std::mem::take(&mut self.domains[at].notes) {
             match note {
-                Note::Watch(bell) => {
+                Note::Watch(pair, bell) => {
+                    // It may have ended since.
+                    if self.domains[at].pairs.get(pair).is_none_or(Option::is_none) {
+                        continue;
+                    }
                     let data = epoll::EventData::new_u64(self.next_watch);
                     let _ = epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN);
-                    self.new_watch(Watched::Doorbell(bell));
+                    self.new_watch(Watched::Doorbell { domain: at, pair, bell });
                 }
                 Note::Wanted(wanted) => self.wanted_by_session(at, wanted),
                 Note::Closed(epoch) => {

@@ -91,8 +91,8 @@ pub(crate) struct Ends {
 pub(crate) enum Watched {
     /// The socket of a pair.
     Pair(usize, usize),
-    /// The doorbell of a link from a local source.
-    Doorbell(OwnedFd),
+    /// The doorbell of a link from a local source, over a pair.
+    Doorbell { domain: usize, pair: usize, bell: OwnedFd },
 }
 
 /// See the module's head.

@@ -128,6 +128,8 @@ pub(crate) enum FromNetwork {
     Served(SinkId, EffectiveQos),
     /// What is answered to one who has asked beside the sessions.
     Answer(Conn, ToClient),
+    /// The pair of a domain's session with this one has ended, for want of something here.
+    PairLost(Conn, SessionId),
 }
 
 impl FromNetwork {
@@ -165,6 +167,7 @@ impl FromNetwork {
             Self::Again(conn, epoch, sink) => core.match_again(conn, epoch, sink),
             Self::Served(sink, effective) => core.served(sink, effective),
             Self::Answer(conn, message) => vec![Action::Send(conn, message)],
+            Self::PairLost(conn, session) => core.pair_lost(conn, session).into_iter().collect(),
         }
     }
 }

@@ -378,7 +378,8 @@ impl Hub {
         let (at, link, source, cell) = (is.domain, is.link, is.source, is.cell.index());
         let Some(intake) = self.domains[at].intakes[link].as_mut() else { return false };
         let Some(of) = intake.sources.get_mut(&source) else { return false };
-        let is_it = |s: &Sink| s.account == account && s.id == sink && s.end.is_none();
+        // One that was taken from its session hears no more of what was asked before.
+        let is_it = |s: &Sink| s.account == account && s.id == sink && s.end.is_none() && !s.detached;
         let Some(route) = of.routes.iter_mut().find(|r| r.sinks.iter().any(is_it)) else { return false };
         let Some(entry) = route.sinks.iter_mut().find(|s| is_it(s)) else { return false };
         entry.number = join as u8;
