@@ -693,6 +693,12 @@ impl Core {
         id
     }
 
+    /// Whether a report for this connection's session names what a domain has: tenants do not see each other; the operator sees all.
+    #[must_use]
+    pub fn shows(&self, asker: Conn, domain: &str) -> bool {
+        self.sessions.get(&asker).is_some_and(|s| s.credentials.is_operator() || s.domain == domain)
+    }
+
     /// Whether a connection is the runtime's own.
     #[must_use]
     pub fn is_network(&self, conn: Conn) -> bool {

@@ -477,7 +477,7 @@ impl Shell {
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
                 let report = match query.what.as_str() {
                     "status" => Some(self.status(conn)),
-                    "doctor" => Some(doctor::report(&self.core, &self.datapaths())),
+                    "doctor" => Some(doctor::report(&self.core, conn, &self.datapaths())),
                     _ => None,
                 };
                 if let Some(report) = report {
@@ -617,10 +617,8 @@ impl Shell {
 
     fn status(&self, asker: Conn) -> Value {
         let me = self.core.sessions.get(&asker);
-        let domain = me.map_or("", |s| s.domain.as_str());
-        // Tenants do not see each other; the operator sees all.
         let all = me.is_some_and(|s| s.credentials.is_operator());
-        let seen = |d: &str| all || d == domain;
+        let seen = |domain: &str| self.core.shows(asker, domain);
         let network = self.network.as_ref().map(Network::report).unwrap_or_default();
         // Towards a host that is away nothing is served.
         let is_reached = |peer: &str| {
