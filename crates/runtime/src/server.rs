@@ -78,7 +78,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
-    stop: Arc<OwnedFd>,
+    stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -98,7 +98,6 @@ struct Shell {
     core: Core,
     epoll: OwnedFd,
     listener: OwnedFd,
-    stop: Arc<OwnedFd>,
     connections: BTreeMap<Conn, Connection>,
     next: Conn,
     started: Instant,
@@ -169,7 +168,6 @@ impl Server {
         let mut file = NewSocket(Some(path.clone()));
         let stop =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd for"))?;
-        let stop = Arc::new(stop);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll for"))?;
         for (fd, data) in [(stop.as_fd(), STOP), (listener.as_fd(), LISTENER)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
@@ -188,7 +186,6 @@ impl Server {
             core,
             epoll,
             listener,
-            stop: stop.clone(),
             connections: BTreeMap::new(),
             next,
             started: Instant::now(),
@@ -219,7 +216,7 @@ impl Server {
 
     fn end(&mut self) {
         if let Some(thread) = self.thread.take() {
-            let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.socket);
         }
@@ -338,7 +335,6 @@ impl Shell {
         if let Some(network) = &mut self.network {
             network.stop();
         }
-        let _ = &self.stop;
         tracing::info!(sessions = self.core.sessions.len(), "stopping");
         let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
         let bytes = encode(&ToClient { request: 0, body: Some(body) });
