@@ -19,8 +19,8 @@ pub type Conn = u64;
 /// Who is at the other end of a connection, as the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process id.
-    pub pid: u32,
+    /// Process id; `None`: the process is in a PID namespace that the runtime's does not show.
+    pub pid: Option<u32>,
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -566,7 +566,7 @@ impl Core {
                 peer: peer.id.to_bytes(),
                 token: token.to_bytes(),
                 app: peer.app.clone(),
-                pid: peer.credentials.pid,
+                pid: peer.credentials.pid.unwrap_or(0),
                 uid: peer.credentials.uid,
                 initiator,
                 trusted,

@@ -172,7 +172,7 @@ mod tests {
             config.domains.insert(domain.into(), Domain::default());
         }
         let own = rustix::process::getuid().as_raw();
-        let tenant = Credentials { pid: 1, uid: own + 1, gid: 0 };
+        let tenant = Credentials { pid: Some(1), uid: own + 1, gid: 0 };
         let operator = Credentials { uid: own, ..tenant };
         let mut core = Core::new(config, "here".into());
         session(&mut core, 1, tenant, "red", &["pressure", "presure", "shared"]);

@@ -11,7 +11,7 @@ use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::map_peer;
-use insane_shm::socket::{Received, pair, receive, send};
+use insane_shm::socket::{Received, pair, peer_credentials, receive, send};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::error::Code;
@@ -370,11 +370,12 @@ impl Shell {
                 }
                 Err(_) => return,
             };
-            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
-            let credentials = Credentials {
-                pid: u32::try_from(who.pid.as_raw_nonzero().get()).unwrap_or(0),
-                uid: who.uid.as_raw(),
-                gid: who.gid.as_raw(),
+            let credentials = match peer_credentials(fd.as_fd()) {
+                Ok(who) => Credentials { pid: who.pid, uid: who.uid, gid: who.gid },
+                Err(e) => {
+                    tracing::error!(error = %e, "a connection of nobody knows whom, closed");
+                    continue;
+                }
             };
             // Twice the sessions: as many again may be on their way in or out. One user cannot take the places of all others.
             let quota = &self.core.config().quota;

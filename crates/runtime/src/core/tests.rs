@@ -5,7 +5,7 @@ use super::*;
 
 const CONN: Conn = 1;
 
-const WHO: Credentials = Credentials { pid: 1, uid: 1000, gid: 1000 };
+const WHO: Credentials = Credentials { pid: Some(1), uid: 1000, gid: 1000 };
 
 fn ask(core: &mut Core, body: to_runtime::Body) -> to_client::Body {
     ask_as(core, CONN, body)
