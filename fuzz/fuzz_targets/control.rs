@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         let conn = u64::from(conn % 4);
         match insane_wire::decode::<ToRuntime>(message) {
             Ok(message) => {
-                let who = Credentials { pid: 1, uid: conn as u32 % 2, gid: 0 };
+                let who = Credentials { pid: Some(1), uid: conn as u32 % 2, gid: 0 };
                 core.request(conn, who, message, |_| true);
             }
             Err(_) => drop(core.gone(conn)),

@@ -43,8 +43,8 @@ class Stream:
 
     @property
     def name(self) -> str: ...
-    def effective_qos(self) -> list[tuple[str, str, str, list[str]]]:
-        """(peer, datapath, QoS served, reasons for downgrades) for each peer."""
+    def effective_qos(self) -> list[tuple[str, str, str, str, list[str]]]:
+        """(peer, datapath, transport, QoS served, reasons for downgrades) for each peer."""
     def source(
         self,
         channel: str | int,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Peer, datapath, QoS served, reasons for downgrades.
-type Effective = (String, String, String, Vec<String>);
+type Effective = (String, String, String, String, Vec<String>);
 
 /// The largest message, in bytes.
 const MOST_BYTES: u64 = 128 << 20;
@@ -145,7 +145,7 @@ impl Stream {
     fn effective_qos(&self) -> PyResult<Vec<Effective>> {
         self.born.check()?;
         let all = self.inner.effective_qos().into_iter();
-        Ok(all.map(|e| (e.peer, e.datapath, e.qos.unwrap_or_default().canonical(), e.reasons)).collect())
+        Ok(all.map(|e| (e.peer, e.datapath, e.transport, e.qos.unwrap_or_default().canonical(), e.reasons)).collect())
     }
 
     #[pyo3(signature = (channel, *, message_bytes=Whole::of(1024), deadline=Time(1.0), fail_when_full=false,

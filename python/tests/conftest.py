@@ -36,6 +36,32 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(10)
 
 
+@pytest.fixture
+def hosts(tmp_path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
+    """The sockets of two runtimes, `near` and `far`, that know each other over the loopback interface."""
+    program = built("insaned")
+    # An address that is this process's, so that whoever asks for any port is not given these.
+    process = os.getpid()
+    address = f"127.{64 + (process >> 16 & 63)}.{process >> 8 & 255}.{process & 255}"
+    names, started = ["near", "far"], []
+    try:
+        for at, name in enumerate(names):
+            file, socket = tmp_path / f"{name}.toml", tmp_path / name
+            network = f'[network]\nlisten = "{address}:{7411 + at}"\npeers = ["{address}:{7412 - at}"]\n'
+            file.write_text(f'[runtime]\nhost = "{name}"\nsocket = "{socket}"\n{network}')
+            started.append(subprocess.Popen([program, "--config", file, "--log", "error"]))
+        end = time.monotonic() + 20
+        while not all((tmp_path / name).exists() for name in names):
+            assert time.monotonic() < end and all(one.poll() is None for one in started)
+            time.sleep(0.02)
+        yield [tmp_path / name for name in names]
+    finally:
+        for one in started:
+            one.terminate()
+        for one in started:
+            one.wait(10)
+
+
 @pytest.fixture(scope="session")
 def stand_in() -> pathlib.Path:
     """A server of traffic control without a radio."""

@@ -347,6 +347,34 @@ def test_events_say_what_happened(session: insane.Session) -> None:
     assert events == [(4, "PeerLost", "the session of `the other one` is gone")]
 
 
+def test_what_a_stream_gets_on_its_host_is_told_with_a_reason_for_each_downgrade(session: insane.Session) -> None:
+    assert session.stream().effective_qos() == [("local", "shm", "shm", "", [])]
+    [(peer, datapath, transport, qos, reasons)] = session.stream(qos="timing=sensitive").effective_qos()
+    assert (peer, datapath, transport, qos) == ("local", "shm", "shm", "")
+    assert len(reasons) == 1 and reasons[0].startswith("timing=sensitive: between sessions of one host")
+
+
+def test_what_a_stream_gets_towards_another_host_is_an_event_with_the_reason(hosts: list[pathlib.Path]) -> None:
+    with insane.Session("near", socket=hosts[0]) as near, insane.Session("far", socket=hosts[1]) as far:
+        qos = "acceleration=preferred,reliability=reliable"
+        stream, other = (session.stream("fast", qos=qos) for session in (near, far))
+        sink, source = other.sink("c"), stream.source("c")
+        assert source.wait_for_sinks(1, 20) == 1
+        token = source.send(b"by the kernel")
+        assert bytes(sink.consume(20)) == b"by the kernel"
+        towards = [one for one in stream.effective_qos() if one[0] == "far"]
+        assert [one[1:4] for one in towards] == [("udp", "reliable", "reliability=reliable")]
+        [why] = towards[0][4]
+        assert why.startswith("acceleration=preferred: near and far have no accelerated datapath in common: ")
+        told = f"stream `fast` towards far: udp/reliable reliability=reliable: {why}"
+        assert (3, "QosChanged", told) in near.events()
+        end = time.monotonic() + 20
+        while source.outcome(token).pending and time.monotonic() < end:
+            time.sleep(0.005)
+        outcome = source.outcome(token)
+        assert (outcome.intended, outcome.delivered, outcome.pending) == (1, 1, 0)
+
+
 def test_a_batch_arrives_in_order(session: insane.Session) -> None:
     stream = session.stream()
     sink, source = stream.sink("batch"), stream.source("batch")

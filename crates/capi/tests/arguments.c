@@ -83,8 +83,16 @@ int main(void)
     CHECK(insane_create_stream(session, NULL, NULL, NULL) == bad);
     CHECK(insane_create_stream(session, NULL, NULL, &stream) == 0);
     char text[256];
-    CHECK(insane_effective_qos(stream, text, sizeof text) > 0 && strstr(text, "shm") != NULL);
+    CHECK(insane_effective_qos(stream, text, sizeof text) == (long)strlen(text) + 1);
+    CHECK(strcmp(text, "local: shm/shm") == 0);
     CHECK(insane_effective_qos(stream, NULL, 8) == bad);
+    /* Less than was asked for comes with the reason. */
+    insane_stream_t *less = NULL;
+    timely.strict = 0;
+    CHECK(insane_create_stream(session, NULL, &timely, &less) == 0);
+    CHECK(insane_effective_qos(less, text, sizeof text) == (long)strlen(text) + 1);
+    CHECK(strncmp(text, "local: shm/shm ", 15) == 0 && strstr(text, " timing=sensitive: between sessions of one host ") != NULL);
+    CHECK(insane_close_stream(less) == 0);
     CHECK(insane_create_source_named(stream, NULL, &source) == bad);
     CHECK(insane_create_source_named(stream, "c", &source) == 0);
     CHECK(insane_create_sink_named(stream, "c", 9, NULL, NULL, &sink) == bad);

@@ -1,16 +1,13 @@
 //! What is asked of the runtime beside a session: by an operator, of the runtime itself.
 
 use crate::common::Failure;
-use insane::{Code, find_socket};
+use insane::Code;
 use insane_runtime::config::Kind;
 use insane_shm::socket::{Received, receive, send};
 use insane_wire::control::{ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::path::Path;
 use std::time::Duration;
 
 /// How long the runtime may take to answer, and to end what it was asked for.
@@ -58,23 +55,4 @@ pub(crate) fn ask(
 pub(crate) fn wait(fd: BorrowedFd<'_>, limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
     let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
-}
-
-/// Connects to the runtime.
-pub(crate) fn connect(socket: Option<&Path>) -> Result<OwnedFd, insane::Error> {
-    let mut tried = Vec::new();
-    for path in socket.map_or_else(find_socket, |path| vec![path.to_owned()]) {
-        let flags = SocketFlags::CLOEXEC;
-        let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .and_then(|fd| rustix::net::connect(&fd, &SocketAddrUnix::new(&path)?).map(|()| fd));
-        match connected {
-            Ok(fd) => return Ok(fd),
-            Err(Errno::ACCESS | Errno::PERM) => {
-                let text = format!("the socket {} is not open to this user", path.display());
-                return Err(insane::Error::new(Code::NotPermitted, text));
-            }
-            Err(e) => tried.push(format!("{}: {e}", path.display())),
-        }
-    }
-    Err(insane::Error::new(Code::RuntimeNotFound, tried.join("; ")))
 }

@@ -1,6 +1,6 @@
 //! `insane capture`: what goes through a datapath of the runtime, as a pcapng file.
 
-use crate::beside::{PATIENCE, ask, connect, parse_kind, wait};
+use crate::beside::{PATIENCE, ask, parse_kind, wait};
 use crate::common::{Context, Failure, Outcome, Progress, human, interrupted, is_set};
 use insane::Code;
 use insane_arguments::{seconds, whole};
@@ -88,7 +88,7 @@ impl Capture {
         let interrupt = interrupted()?;
         // A capture needs none, but with one `insane status` shows who captures.
         let _session = context.session("insane capture")?;
-        let connection = connect(context.socket.as_deref())?;
+        let (_, connection) = insane::connect_first(context.socket.as_deref())?;
         let mut output = Output::create(&self.file)?;
         let stream = self.begin(&connection).inspect_err(|_| output.take_back())?;
         let (start, mut written) = (Instant::now(), Written::default());

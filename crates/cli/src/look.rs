@@ -71,7 +71,7 @@ impl Status {
             say!(
                 "  {:<24} pid {:<8} uid {:<6} domain {:<12} {} streams, {} endpoints, {}",
                 text(s, "app"),
-                s["pid"],
+                pid(s),
                 s["uid"],
                 text(s, "domain"),
                 s["streams"],
@@ -137,6 +137,11 @@ fn network(network: &Value) -> Outcome {
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
     }
     Ok(())
+}
+
+/// A session's process id. The runtime cannot know that of a process in another PID namespace.
+fn pid(session: &Value) -> String {
+    session["pid"].as_u64().map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
 }
 
 /// A path to another host, and what it carries.
@@ -209,6 +214,11 @@ mod tests {
             (text(&report, "pid"), text(&report, "none"), plain(&report["name"])),
             (String::new(), String::new(), None)
         );
+    }
+
+    #[test]
+    fn a_process_that_the_runtime_cannot_see_is_unknown() {
+        assert_eq!([json!({"pid": 7}), json!({"pid": null})].map(|session| pid(&session)), ["7", "unknown"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `insane rebind`: streams go over another datapath.
 
-use crate::beside::{ask, connect, parse_kind};
+use crate::beside::{ask, parse_kind};
 use crate::common::{Context, Failure, Outcome, parse_name};
 use insane::Code;
 use insane_runtime::config::Kind;
@@ -37,7 +37,7 @@ impl Rebind {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
         // A request needs none, but with one `insane status` shows who asks, and a wrong domain is told as everywhere.
         let _session = context.session("insane rebind")?;
-        let connection = connect(context.socket.as_deref())?;
+        let (_, connection) = insane::connect_first(context.socket.as_deref())?;
         let wanted = control::Rebind {
             stream: self.stream.clone().unwrap_or_default(),
             host: self.host.clone().unwrap_or_default(),

@@ -49,6 +49,8 @@ pub use insane_wire::id::{ChannelId, Epoch, SessionId, SinkId};
 pub use insane_wire::qos::{Acceleration, EffectiveQos, Qos, Reliability, Resources, Timing};
 pub use message::{CopyCounts, Piece, Pieces, RawMessage};
 pub use options::{SinkOptions, SourceOptions, Wait, WhenFull};
+#[doc(hidden)]
+pub use service::connect_first;
 pub use session::{Event, Session, SessionBuilder, find_socket};
 pub use sink::{Callback, Message, Receive, Sink};
 pub use source::{Buffer, RawBuffer, Source, Token};

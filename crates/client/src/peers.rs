@@ -788,7 +788,7 @@ impl Peers {
     }
 
     /// A sink of this session closes; it was closed in its stream already.
-    pub(crate) fn close_sink(&mut self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
+    pub(crate) fn close_sink(&mut self, stream: &Arc<StreamShared>, id: SinkId) {
         reach(Step::Detach);
         for pair in self.pairs.iter_mut().flatten() {
             let links: Vec<(u32, usize)> =
@@ -812,7 +812,6 @@ impl Peers {
             }
         }
         drop(rx);
-        let _ = index;
         self.forget_closed(std::slice::from_ref(stream));
     }
 

@@ -72,8 +72,11 @@ pub(crate) struct Service {
     shutdown: Option<Instant>,
 }
 
-/// Connects to a runtime, at `path` or where [`find_socket`] says.
-pub(crate) fn connect_first(path: Option<&Path>) -> Result<(PathBuf, OwnedFd)> {
+/// Connects to a runtime, at `path` or where [`find_socket`] says, and says nothing. Where it was found, and the connection.
+///
+/// # Errors
+/// `NotPermitted` and `RuntimeNotFound`.
+pub fn connect_first(path: Option<&Path>) -> Result<(PathBuf, OwnedFd)> {
     let paths = path.map_or_else(find_socket, |p| vec![p.to_owned()]);
     let mut tried = Vec::new();
     for path in paths {
@@ -251,9 +254,9 @@ impl Service {
             match command {
                 Command::Ask(request, body) => self.ask(request, body),
                 Command::Forget(request) => self.forget(request),
-                Command::CloseSink(stream, index, id) => {
+                Command::CloseSink(stream, id) => {
                     // Its links end before the runtime withdraws it: whoever hears of that may send what is not meant for it any more.
-                    self.peers.close_sink(&stream, index, id);
+                    self.peers.close_sink(&stream, id);
                     self.tell(to_runtime::Body::CloseSink(control::CloseSink { sink: id.to_bytes() }));
                 }
                 Command::CloseSource(stream, number, epoch) => {
@@ -287,10 +290,10 @@ impl Service {
                 for index in 0..rx.sinks.len() {
                     rx.close_sink(index);
                 }
-                rx.sinks.iter().enumerate().filter_map(|(i, s)| s.as_ref().map(|s| (i, s.id))).collect()
+                rx.sinks.iter().flatten().map(|s| s.id).collect()
             };
-            for (index, id) in sinks {
-                self.peers.close_sink(&stream, index, id);
+            for id in sinks {
+                self.peers.close_sink(&stream, id);
             }
             let numbers = stream.tx.visit().numbers();
             for number in numbers {

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Ask(u64, to_runtime::Body),
     /// Nobody waits for the answer any more.
     Forget(u64),
-    CloseSink(Arc<StreamShared>, usize, SinkId),
+    CloseSink(Arc<StreamShared>, SinkId),
     CloseSource(Arc<StreamShared>, u32, Epoch),
     ShareSegment(Arc<StreamShared>),
     GiveUp(Arc<StreamShared>, u32, Vec<usize>),
@@ -349,7 +349,7 @@ impl Shared {
 
     pub(crate) fn close_sink(&self, stream: &Arc<StreamShared>, index: usize, id: SinkId) {
         lock(&self.endpoints).retain(|e| !matches!(e, Endpoint::Sink { id: i, .. } if *i == id));
-        self.command(Command::CloseSink(stream.clone(), index, id));
+        self.command(Command::CloseSink(stream.clone(), id));
         self.wait_until(Duration::from_millis(500), || stream.rx.visit().sinks[index].is_none());
     }
 

@@ -47,7 +47,9 @@ pub(crate) fn begin(
     let Ok([reader]) = <[OwnedFd; 1]>::try_from(fds) else {
         return Err((Code::InvalidArgument, "a capture takes one descriptor, a stream socket".into()));
     };
-    let by = format!("process {} of user {}", who.pid, who.uid);
+    let process =
+        who.pid.map_or_else(|| "a process of another PID namespace".to_owned(), |pid| format!("process {pid}"));
+    let by = format!("{process} of user {}", who.uid);
     let capture =
         tap.start(MOST_WAITING, by).map_err(|e| (Code::QuotaExceeded, format!("{}: {e}", wanted.datapath)))?;
     let name = if state.interface.is_empty() { state.kind.name() } else { state.interface.as_str() };
@@ -115,7 +117,7 @@ mod tests {
         let own = rustix::process::getuid().as_raw();
         let code = |uid| {
             let wanted = control::Capture { datapath: "udp".into() };
-            begin(&wanted, Vec::new(), Credentials { pid: 1, uid, gid: 0 }, None).map_err(|(code, _)| code)
+            begin(&wanted, Vec::new(), Credentials { pid: Some(1), uid, gid: 0 }, None).map_err(|(code, _)| code)
         };
         // The others get further: there is no network.
         assert_eq!([0, own].map(code), [Err(Code::NotFound); 2]);

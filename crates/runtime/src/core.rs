@@ -19,8 +19,8 @@ pub type Conn = u64;
 /// Who is at the other end of a connection, as the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process id.
-    pub pid: u32,
+    /// Process id; `None`: the process is in a PID namespace that the runtime's does not show.
+    pub pid: Option<u32>,
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -69,6 +69,8 @@ pub struct Session {
     /// Who it is.
     pub credentials: Credentials,
     streams: BTreeMap<u32, String>,
+    /// The same by name.
+    open: HashMap<String, Open>,
     /// The streams that it opened under `strict`.
     strict: BTreeSet<String>,
     next_stream: u32,
@@ -91,6 +93,7 @@ impl Session {
             domain: domain.to_owned(),
             credentials,
             streams: BTreeMap::new(),
+            open: HashMap::new(),
             strict: BTreeSet::new(),
             next_stream: 1,
             sources: BTreeMap::new(),
@@ -112,6 +115,24 @@ impl Session {
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
+
+    /// The number of a stream that it has open.
+    fn number(&self, stream: &str) -> Option<u32> {
+        self.open.get(stream).map(|open| open.number)
+    }
+
+    /// Changes what it has in a stream that it has open.
+    fn within(&mut self, stream: &str, change: impl FnOnce(&mut Open) -> bool) {
+        self.open.get_mut(stream).map(change);
+    }
+}
+
+/// A stream that a session has open.
+#[derive(Debug, Clone, Default)]
+struct Open {
+    number: u32,
+    sources: BTreeSet<Epoch>,
+    sinks: BTreeSet<SinkId>,
 }
 
 /// Both ends of a flow, each with the connection of its session.
@@ -372,8 +393,8 @@ impl Core {
             let text = format!("`{name}` is open with `{}`, asked for `{}`", stream.qos.canonical(), qos.canonical());
             return refusal(Code::QosConflict, text);
         }
-        let number = if let Some((number, _)) = session.streams.iter().find(|(_, n)| **n == name) {
-            *number
+        let number = if let Some(number) = session.number(&name) {
+            number
         } else {
             if session.streams.len() >= limit && !session.network {
                 return refusal(Code::QuotaExceeded, format!("quota.streams_per_session = {limit}"));
@@ -381,6 +402,7 @@ impl Core {
             let number = session.next_stream;
             session.next_stream += 1;
             session.streams.insert(number, name.clone());
+            session.open.insert(name.clone(), Open { number, ..Open::default() });
             let fresh = || Stream { qos, ceiling: ceiling.clone(), sessions: 0, channels: BTreeMap::new() };
             self.streams.entry(key).or_insert_with(fresh).sessions += 1;
             number
@@ -391,19 +413,15 @@ impl Core {
         Ok(to_client::Body::StreamOpened(control::StreamOpened { stream: number, name, ceiling: Some(ceiling) }))
     }
 
-    /// The key and id of a channel, whose name is noted; refuses two names with one id.
+    /// The key of a channel's stream, its id, and its name if it has one; refuses two names with one id.
     fn channel(
-        &mut self,
+        &self,
         conn: Conn,
         stream: u32,
         channel: Option<&control::Channel>,
-    ) -> Result<((String, String), u64), Refusal> {
-        let limit = self.config.quota.endpoints_per_session as usize;
+    ) -> Result<((String, String), u64, Option<String>), Refusal> {
         let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
         let name = session.streams.get(&stream).ok_or((Code::NotFound, format!("stream number {stream}")))?;
-        if session.endpoints() >= limit && !session.network {
-            return refusal(Code::QuotaExceeded, format!("quota.endpoints_per_session = {limit}"));
-        }
         let key = (session.domain.clone(), name.clone());
         let (id, wanted) = match channel {
             Some(control::Channel { name: Some(n), id: None }) if valid_name(n) => {
@@ -420,9 +438,25 @@ impl Core {
             let text = format!("id {id:016x} belongs to {:?}, asked for {wanted:?}", known.name);
             return refusal(Code::ChannelIdTaken, text);
         }
-        let stream = self.streams.get_mut(&key).ok_or((Code::NotFound, String::new()))?;
-        stream.channels.entry(id).or_insert_with(|| Channel { name: wanted, ..Channel::default() });
-        Ok((key, id))
+        Ok((key, id, wanted))
+    }
+
+    /// The session of a new source or sink, what it has in that one's stream, and the channel, which comes to be with its first. After
+    /// this nothing is refused: an empty channel would be nobody's to close.
+    fn enter(
+        &mut self,
+        conn: Conn,
+        key: &(String, String),
+        id: u64,
+        name: Option<String>,
+    ) -> Result<(&mut Session, &mut Channel), Refusal> {
+        let limit = self.config.quota.endpoints_per_session as usize;
+        let session = self.sessions.get_mut(&conn).ok_or((Code::Closed, String::new()))?;
+        if session.endpoints() >= limit && !session.network {
+            return refusal(Code::QuotaExceeded, format!("quota.endpoints_per_session = {limit}"));
+        }
+        let stream = self.streams.get_mut(key).ok_or((Code::NotFound, "the stream".to_owned()))?;
+        Ok((session, stream.channels.entry(id).or_insert_with(|| Channel { name, ..Channel::default() })))
     }
 
     fn open_source(&mut self, conn: Conn, open: &control::OpenSource) -> Result<to_client::Body, Refusal> {
@@ -430,7 +464,7 @@ impl Core {
         if self.sessions.iter().any(|(c, s)| *c != conn && s.sources.contains_key(&epoch)) {
             return refusal(Code::IdentityTaken, format!("{epoch:?}"));
         }
-        let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        let (key, id, name) = self.channel(conn, open.stream, open.channel.as_ref())?;
         // Opened again by its own session: it reconnected while the application's request was waiting.
         if let Some((stream, channel)) = self.sessions.get(&conn).and_then(|s| s.sources.get(&epoch)) {
             if (stream, *channel) != (&key.1, id) {
@@ -440,12 +474,9 @@ impl Core {
             let flows = u32::try_from(there).unwrap_or(u32::MAX);
             return Ok(to_client::Body::SourceOpened(control::SourceOpened { channel: id, flows }));
         }
-        if let Some(session) = self.sessions.get_mut(&conn) {
-            session.sources.insert(epoch, (key.1.clone(), id));
-        }
-        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else {
-            return refusal(Code::NotFound, "the stream");
-        };
+        let (session, channel) = self.enter(conn, &key, id, name)?;
+        session.sources.insert(epoch, (key.1.clone(), id));
+        session.within(&key.1, |open| open.sources.insert(epoch));
         channel.sources.insert(epoch, conn);
         let sinks: Vec<_> = channel.sinks.iter().map(|(s, (c, o))| (*s, *c, *o)).collect();
         for (sink, other, observer) in &sinks {
@@ -460,7 +491,7 @@ impl Core {
         if self.sessions.iter().any(|(c, s)| *c != conn && s.sinks.contains_key(&sink)) {
             return refusal(Code::IdentityTaken, format!("{sink:?}"));
         }
-        let (key, id) = self.channel(conn, open.stream, open.channel.as_ref())?;
+        let (key, id, name) = self.channel(conn, open.stream, open.channel.as_ref())?;
         // Opened again by its own session: it reconnected while the application's request was waiting.
         if let Some((stream, channel)) = self.sessions.get(&conn).and_then(|s| s.sinks.get(&sink)) {
             if (stream, *channel) != (&key.1, id) {
@@ -470,18 +501,12 @@ impl Core {
             let flows = u32::try_from(there).unwrap_or(u32::MAX);
             return Ok(to_client::Body::SinkOpened(control::SinkOpened { channel: id, flows }));
         }
-        if let Some(session) = self.sessions.get_mut(&conn) {
-            session.sinks.insert(sink, (key.1.clone(), id));
-        }
-        let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else {
-            return refusal(Code::NotFound, "the stream");
-        };
+        let (session, channel) = self.enter(conn, &key, id, name)?;
+        session.sinks.insert(sink, (key.1.clone(), id));
+        session.within(&key.1, |open| open.sinks.insert(sink));
         channel.sinks.insert(sink, (conn, open.observer));
-        self.announce(conn, sink);
-        let Some(channel) = self.streams.get(&key).and_then(|s| s.channels.get(&id)) else {
-            return refusal(Code::NotFound, "the stream");
-        };
         let sources: Vec<_> = channel.sources.iter().map(|(e, c)| (*e, *c)).collect();
+        self.announce(conn, sink);
         for source in &sources {
             self.match_flow(&key.1, id, *source, (sink, conn), open.observer);
         }
@@ -503,9 +528,8 @@ impl Core {
         }
         for (to, peer, producer) in ends {
             let (Some(me), Some(peer)) = (self.sessions.get(&to), self.sessions.get(&peer)) else { continue };
-            let number = me.streams.iter().find(|(_, n)| *n == stream).map_or(0, |(n, _)| *n);
             let flow = control::Flow {
-                stream: number,
+                stream: me.number(stream).unwrap_or(0),
                 channel,
                 epoch: source.0.to_bytes(),
                 sink: sink.0.to_bytes(),
@@ -542,7 +566,7 @@ impl Core {
                 peer: peer.id.to_bytes(),
                 token: token.to_bytes(),
                 app: peer.app.clone(),
-                pid: peer.credentials.pid,
+                pid: peer.credentials.pid.unwrap_or(0),
                 uid: peer.credentials.uid,
                 initiator,
                 trusted,
@@ -594,8 +618,7 @@ impl Core {
     fn close_stream(&mut self, conn: Conn, number: u32) -> Result<(), Refusal> {
         let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
         let name = session.streams.get(&number).ok_or((Code::NotFound, format!("stream number {number}")))?.clone();
-        let sources: Vec<_> = session.sources.iter().filter(|(_, (s, _))| *s == name).map(|(e, _)| *e).collect();
-        let sinks: Vec<_> = session.sinks.iter().filter(|(_, (s, _))| *s == name).map(|(k, _)| *k).collect();
+        let Open { sources, sinks, .. } = session.open.get(&name).cloned().unwrap_or_default();
         let key = (session.domain.clone(), name);
         for epoch in sources {
             self.close_source(conn, epoch);
@@ -612,6 +635,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         // The network's session has left it with the last that was in it.
         let Some(name) = session.streams.remove(&number) else { return };
+        session.open.remove(&name);
         session.strict.remove(&name);
         session.effective.retain(|(stream, _), _| *stream != name);
         if let Some(stream) = self.streams.get_mut(&key) {
@@ -628,11 +652,8 @@ impl Core {
     fn close_unused(&mut self, conn: Conn, number: u32) {
         let Some(session) = self.sessions.get(&conn).filter(|s| s.network) else { return };
         let Some(name) = session.streams.get(&number) else { return };
-        let key = (session.domain.clone(), name.clone());
-        let of = |channel: &Channel| {
-            channel.sources.values().any(|c| *c == conn) || channel.sinks.values().any(|(c, _)| *c == conn)
-        };
-        if !self.streams.get(&key).is_some_and(|stream| stream.channels.values().any(of)) {
+        if session.open.get(name).is_some_and(|open| open.sources.is_empty() && open.sinks.is_empty()) {
+            let key = (session.domain.clone(), name.clone());
             self.leave_stream(conn, number, key);
         }
     }
@@ -640,6 +661,7 @@ impl Core {
     fn close_source(&mut self, conn: Conn, epoch: Epoch) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Some((stream, id)) = session.sources.remove(&epoch) else { return };
+        session.within(&stream, |open| open.sources.remove(&epoch));
         let key = (session.domain.clone(), stream);
         let Some(channel) = self.streams.get_mut(&key).and_then(|s| s.channels.get_mut(&id)) else { return };
         channel.sources.remove(&epoch);
@@ -650,6 +672,7 @@ impl Core {
     fn close_sink(&mut self, conn: Conn, sink: SinkId) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Some((stream, id)) = session.sinks.remove(&sink) else { return };
+        session.within(&stream, |open| open.sinks.remove(&sink));
         let key = (session.domain.clone(), stream);
         if !session.network {
             self.actions.push(Action::Withdraw(sink));
@@ -666,7 +689,7 @@ impl Core {
             let other = if *source == leaving { *sink_conn } else { *source };
             let (Some(me), Some(peer)) = (self.sessions.get(&other), self.sessions.get(&leaving)) else { continue };
             let flow = control::Flow {
-                stream: me.streams.iter().find(|(_, n)| **n == key.1).map_or(0, |(n, _)| *n),
+                stream: me.number(&key.1).unwrap_or(0),
                 channel: id,
                 epoch: epoch.to_bytes(),
                 sink: sink.to_bytes(),
@@ -676,11 +699,12 @@ impl Core {
             };
             self.send(other, 0, to_client::Body::FlowRemoved(flow));
         }
-        if let Some(stream) = self.streams.get_mut(key) {
-            stream.channels.retain(|_, c| !c.sources.is_empty() || !c.sinks.is_empty());
+        if let Some(stream) = self.streams.get_mut(key)
+            && stream.channels.get(&id).is_some_and(|c| c.sources.is_empty() && c.sinks.is_empty())
+        {
+            stream.channels.remove(&id);
         }
-        let streams = self.sessions.get(&leaving).filter(|s| s.network).map(|s| &s.streams);
-        let number = streams.and_then(|streams| streams.iter().find(|(_, name)| **name == key.1)).map(|(n, _)| *n);
+        let number = self.sessions.get(&leaving).and_then(|s| s.number(&key.1));
         number.into_iter().for_each(|number| self.close_unused(leaving, number));
     }
 
@@ -704,6 +728,12 @@ impl Core {
         id
     }
 
+    /// Whether a report for this connection's session names what a domain has: tenants do not see each other; the operator sees all.
+    #[must_use]
+    pub fn shows(&self, asker: Conn, domain: &str) -> bool {
+        self.sessions.get(&asker).is_some_and(|s| s.credentials.is_operator() || s.domain == domain)
+    }
+
     /// Whether a connection is the runtime's own.
     #[must_use]
     pub fn is_network(&self, conn: Conn) -> bool {
@@ -713,7 +743,7 @@ impl Core {
     /// Tells a session what a stream that it has open gets towards another host, if that is not what it was told last, and
     /// keeps it until the stream is closed.
     pub fn effective(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
-        let open = |s: &&mut Session| s.id == session && s.streams.values().any(|name| name == stream);
+        let open = |s: &&mut Session| s.id == session && s.number(stream).is_some();
         let Some(is) = self.sessions.values_mut().find(open) else { return Vec::new() };
         let was = is.effective.insert((stream.to_owned(), effective.peer.clone()), effective.clone());
         if was.as_ref() == Some(&effective) {
@@ -729,9 +759,8 @@ impl Core {
 
     fn tell(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
         let found = self.sessions.iter().find(|(_, s)| s.id == session);
-        let number = found.and_then(|(c, s)| Some((*c, s.streams.iter().find(|(_, n)| *n == stream)?.0)));
-        if let Some((conn, number)) = number {
-            let changed = control::QosChanged { stream: *number, effective: Some(effective) };
+        if let Some((conn, stream)) = found.and_then(|(c, s)| Some((*c, s.number(stream)?))) {
+            let changed = control::QosChanged { stream, effective: Some(effective) };
             self.send(conn, 0, to_client::Body::QosChanged(changed));
         }
         std::mem::take(&mut self.actions)

@@ -9,10 +9,10 @@ fn check(check: &str, ok: bool, text: impl Into<String>, hint: &str) -> Value {
     json!({"check": check, "state": state, "text": text.into(), "hint": if ok { "" } else { hint }})
 }
 
-/// The report `doctor`: a list of checks, each with a state, a text and a hint. `datapaths` are those that the configuration names,
-/// as in the report `status`.
+/// The report `doctor` for the session of a connection: a list of checks, each with a state, a text and a hint. `datapaths` are those
+/// that the configuration names, as in the report `status`.
 #[must_use]
-pub fn report(core: &Core, datapaths: &[Value]) -> Value {
+pub fn report(core: &Core, asker: Conn, datapaths: &[Value]) -> Value {
     let mut checks = Vec::new();
     let probe = insane_shm::memory::SharedMemory::create("insane-doctor", 4096, false, false);
     let text = probe.as_ref().map_or_else(ToString::to_string, |_| "memory can be sealed".into());
@@ -49,7 +49,7 @@ pub fn report(core: &Core, datapaths: &[Value]) -> Value {
             "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s";
         checks.push(check("datapath", word("state") == "open", text, hint));
     }
-    for (one, two) in near_misses(core) {
+    for (one, two) in near_misses(core, asker) {
         let text = format!("`{one}` and `{two}` are spelt nearly alike");
         checks.push(check("names", false, text, "if they should be the same, one of both is misspelt"));
     }
@@ -58,10 +58,11 @@ pub fn report(core: &Core, datapaths: &[Value]) -> Value {
 
 /// Pairs of channels or streams of one domain whose names differ by one or two letters. Of channels only such of which one has
 /// just sources and the other just sinks, and not of the same application: who asks on one and waits for answers on the other
-/// means both names.
-fn near_misses(core: &Core) -> Vec<(String, String)> {
+/// means both names. Of domains that the asker is shown.
+fn near_misses(core: &Core, asker: Conn) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for stream in core.streams.values() {
+    let shown = || core.streams.iter().filter(|((domain, _), _)| core.shows(asker, domain));
+    for (_, stream) in shown() {
         let ends = |sources: bool| -> Vec<(&str, Vec<Conn>)> {
             let with =
                 stream.channels.values().filter(|c| c.sources.is_empty() != sources && c.sinks.is_empty() == sources);
@@ -77,9 +78,10 @@ fn near_misses(core: &Core) -> Vec<(String, String)> {
             }
         }
     }
-    let names: Vec<&str> = core.streams.keys().map(|(_, n)| n.as_str()).take(256).collect();
-    for (i, one) in names.iter().enumerate() {
-        found.extend(names[i + 1..].iter().filter(|two| alike(one, two)).map(|two| ((*one).into(), (*two).to_owned())));
+    let names: Vec<_> = shown().map(|(key, _)| key).take(256).collect();
+    for (i, (domain, one)) in names.iter().enumerate() {
+        let others = names[i + 1..].iter().filter(|(of, two)| of == domain && alike(one, two));
+        found.extend(others.map(|(_, two)| (one.clone(), two.clone())));
     }
     found.truncate(64);
     found
@@ -122,4 +124,77 @@ fn groups_of(user: Option<&str>, gid: u32) -> Vec<String> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use insane_wire::PROTOCOL;
+    use insane_wire::control::{self, ToRuntime, to_runtime};
+    use insane_wire::id::SessionId;
+
+    /// Adds a session of a domain that has a source of one channel and streams of these names.
+    fn session(core: &mut Core, conn: Conn, who: Credentials, domain: &str, streams: &[&str]) {
+        let mut ask = |body| {
+            core.request(conn, who, ToRuntime { request: 1, body: Some(body) }, |_| true);
+        };
+        ask(to_runtime::Body::Hello(control::Hello {
+            protocol_min: PROTOCOL,
+            protocol_max: PROTOCOL,
+            app: "app".into(),
+            domain: domain.into(),
+            session: SessionId::random().to_bytes(),
+            ..control::Hello::default()
+        }));
+        for name in streams {
+            ask(to_runtime::Body::OpenStream(control::OpenStream { name: (*name).into(), ..Default::default() }));
+        }
+    }
+
+    /// Gives a session's first stream a source or a sink of a channel.
+    fn end(core: &mut Core, conn: Conn, producer: bool, name: &str) {
+        let who = core.sessions[&conn].credentials;
+        let (stream, channel) = (1, Some(control::Channel { name: Some(name.into()), id: None }));
+        let id = SessionId::random().to_bytes();
+        let body = if producer {
+            to_runtime::Body::OpenSource(control::OpenSource { stream, channel, epoch: id })
+        } else {
+            to_runtime::Body::OpenSink(control::OpenSink { stream, channel, sink: id, observer: false })
+        };
+        core.request(conn, who, ToRuntime { request: 1, body: Some(body) }, |_| true);
+    }
+
+    #[test]
+    fn names_of_other_domains_are_shown_to_the_operator_alone() {
+        let mut config = Config::default();
+        for domain in ["red", "blue"] {
+            config.domains.insert(domain.into(), Domain::default());
+        }
+        let own = rustix::process::getuid().as_raw();
+        let tenant = Credentials { pid: Some(1), uid: own + 1, gid: 0 };
+        let operator = Credentials { uid: own, ..tenant };
+        let mut core = Core::new(config, "here".into());
+        session(&mut core, 1, tenant, "red", &["pressure", "presure", "shared"]);
+        session(&mut core, 2, tenant, "red", &["pressure"]);
+        session(&mut core, 3, tenant, "blue", &["voltage", "voltag", "sharedd"]);
+        session(&mut core, 4, tenant, "blue", &["voltage"]);
+        session(&mut core, 5, operator, "blue", &[]);
+        for (source, sink, name) in [(1, 2, "telemetry"), (3, 4, "commands")] {
+            end(&mut core, source, true, name);
+            end(&mut core, sink, false, &name[1..]);
+        }
+        let named = |asker: Conn| -> Vec<String> {
+            let report = report(&core, asker, &[]);
+            let names = report["checks"].as_array().into_iter().flatten().filter(|check| check["check"] == "names");
+            let text = |check: &Value| check["text"].as_str().unwrap_or_default().split('`').nth(1).map(str::to_owned);
+            names.filter_map(text).collect()
+        };
+        assert_eq!(named(1), ["telemetry", "pressure"]);
+        assert_eq!(named(2), named(1));
+        assert_eq!(named(3), ["commands", "voltag"]);
+        // Names of two domains are not compared: nobody has mistaken one for the other.
+        assert_eq!(named(5), ["commands", "telemetry", "voltag", "pressure"]);
+        assert!(named(99).is_empty(), "of no session");
+    }
 }

@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn only_root_and_the_own_user_may_and_names_must_be_known() {
-        let own = Credentials { pid: 1, uid: rustix::process::getuid().as_raw(), gid: 0 };
+        let own = Credentials { pid: Some(1), uid: rustix::process::getuid().as_raw(), gid: 0 };
         let wanted = |datapath: &str| control::Rebind { datapath: datapath.into(), ..control::Rebind::default() };
         assert_eq!(check(&wanted("xdp"), own, true), Ok(asked("", "", Some(Kind::Xdp))));
         assert_eq!(check(&wanted(""), own, true), Ok(asked("", "", None)));

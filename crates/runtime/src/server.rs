@@ -11,7 +11,7 @@ use crate::rebind;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::{map_peer, whole_pages};
-use insane_shm::socket::{Received, pair, receive, send};
+use insane_shm::socket::{Received, pair, peer_credentials, receive, send};
 use insane_shm::steps::{Step, reach};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::error::Code;
@@ -42,6 +42,9 @@ const HISTORY: usize = 4096;
 /// The most counter cells that a session may bring: as many as the clients make, and some more. Each is read when the session
 /// ends and for every report.
 const MAX_SESSION_CELLS: u32 = 32_768;
+
+/// When to look again whether what takes a descriptor can be sent: at first, and once nothing has gone for long.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(128));
 
 /// How large one part of a report is.
 const REPORT_PART: usize = 48 * 1024;
@@ -78,7 +81,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
-    stop: Arc<OwnedFd>,
+    stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,7 +92,10 @@ struct Connection {
     /// Who has said no hello by then is closed.
     hello_by: Option<Instant>,
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    writable_wanted: bool,
+    /// What of its socket is waited for.
+    watched: epoll::EventFlags,
+    /// When to try again what its socket being writable does not say of, and after which pause.
+    again: Option<(Instant, Duration)>,
     closing: bool,
     counters: Option<Counters>,
 }
@@ -98,7 +104,6 @@ struct Shell {
     core: Core,
     epoll: OwnedFd,
     listener: OwnedFd,
-    stop: Arc<OwnedFd>,
     connections: BTreeMap<Conn, Connection>,
     next: Conn,
     started: Instant,
@@ -169,7 +174,6 @@ impl Server {
         let mut file = NewSocket(Some(path.clone()));
         let stop =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd for"))?;
-        let stop = Arc::new(stop);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll for"))?;
         for (fd, data) in [(stop.as_fd(), STOP), (listener.as_fd(), LISTENER)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
@@ -188,7 +192,6 @@ impl Server {
             core,
             epoll,
             listener,
-            stop: stop.clone(),
             connections: BTreeMap::new(),
             next,
             started: Instant::now(),
@@ -219,7 +222,7 @@ impl Server {
 
     fn end(&mut self) {
         if let Some(thread) = self.thread.take() {
-            let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.socket);
         }
@@ -298,7 +301,7 @@ impl Shell {
     fn run(mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         loop {
-            let timeout = self.next_hello().map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = timeout.map(|t| t.max(Duration::from_millis(1)));
             let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
             events.clear();
@@ -324,6 +327,7 @@ impl Shell {
                 }
             }
             self.expire();
+            self.retry();
             self.knob.want(self.core.has_sinks());
         }
         self.stop_all();
@@ -338,7 +342,6 @@ impl Shell {
         if let Some(network) = &mut self.network {
             network.stop();
         }
-        let _ = &self.stop;
         tracing::info!(sessions = self.core.sessions.len(), "stopping");
         let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
         let bytes = encode(&ToClient { request: 0, body: Some(body) });
@@ -347,8 +350,10 @@ impl Shell {
         }
     }
 
-    fn next_hello(&self) -> Option<Instant> {
-        self.connections.values().filter_map(|c| c.hello_by).min()
+    /// When there is something to do though nothing happens.
+    fn next_time(&self) -> Option<Instant> {
+        let times = |c: &Connection| [c.hello_by, c.again.map(|(at, _)| at)].into_iter().flatten().min();
+        self.connections.values().filter_map(times).min()
     }
 
     fn expire(&mut self) {
@@ -359,6 +364,14 @@ impl Shell {
             tracing::warn!(conn, "no hello in time");
             self.drop_connection(conn);
         }
+    }
+
+    /// Tries again what takes a descriptor, where it is time to.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        let due = |c: &Connection| c.again.is_some_and(|(at, _)| now >= at);
+        let due: Vec<Conn> = self.connections.iter().filter(|(_, c)| due(c)).map(|(conn, _)| *conn).collect();
+        due.into_iter().for_each(|conn| self.flush(conn));
     }
 
     fn accept(&mut self) {
@@ -374,11 +387,12 @@ impl Shell {
                 }
                 Err(_) => return,
             };
-            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
-            let credentials = Credentials {
-                pid: u32::try_from(who.pid.as_raw_nonzero().get()).unwrap_or(0),
-                uid: who.uid.as_raw(),
-                gid: who.gid.as_raw(),
+            let credentials = match peer_credentials(fd.as_fd()) {
+                Ok(who) => Credentials { pid: who.pid, uid: who.uid, gid: who.gid },
+                Err(e) => {
+                    tracing::error!(error = %e, "a connection whose credentials cannot be had, closed");
+                    continue;
+                }
             };
             // Twice the sessions: as many again may be on their way in or out. One user cannot take the places of all others.
             let quota = &self.core.config().quota;
@@ -401,7 +415,8 @@ impl Shell {
                     credentials,
                     hello_by: Some(Instant::now() + wait),
                     unsent: VecDeque::new(),
-                    writable_wanted: false,
+                    watched: epoll::EventFlags::IN,
+                    again: None,
                     closing: false,
                     counters: None,
                 },
@@ -481,7 +496,7 @@ impl Shell {
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
                 let report = match query.what.as_str() {
                     "status" => Some(self.status(conn)),
-                    "doctor" => Some(doctor::report(&self.core, &self.datapaths())),
+                    "doctor" => Some(doctor::report(&self.core, conn, &self.datapaths())),
                     _ => None,
                 };
                 if let Some(report) = report {
@@ -557,10 +572,16 @@ impl Shell {
         self.flush(conn);
     }
 
-    /// Sends what waits for a connection; what its socket has no room for waits for it to be writable.
+    /// Sends what waits for a connection. What its socket has no room for waits for it to be writable. That is not all that can be in the
+    /// way of a message with a descriptor: those under way are limited, too, and a socket that is writable would be told of without an end.
+    /// Such a message is tried again by time, less and less often while nothing goes.
     fn flush(&mut self, conn: Conn) {
+        let now = Instant::now();
         let Some(connection) = self.connections.get_mut(&conn) else { return };
-        let mut dead = false;
+        if connection.again.is_some_and(|(at, _)| now < at) {
+            return;
+        }
+        let (before, mut dead) = (connection.unsent.len(), false);
         while let Some((bytes, fd)) = connection.unsent.front() {
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
             match send(connection.fd.as_fd(), bytes, &fds) {
@@ -572,14 +593,20 @@ impl Shell {
                 }
             }
         }
-        let wanted = !connection.unsent.is_empty();
-        if wanted != connection.writable_wanted {
-            connection.writable_wanted = wanted;
-            // Its end is told in any case.
-            let flags = if wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-            let _ = epoll::modify(&self.epoll, &connection.fd, epoll::EventData::new_u64(conn), flags);
+        let last = connection.again.filter(|_| connection.unsent.len() == before);
+        let pause = last.map_or(AGAIN.0, |(_, pause)| (pause * 2).min(AGAIN.1));
+        // Its end is told in any case, and where nothing else is waited for once.
+        let (watched, again) = match connection.unsent.front() {
+            None => (epoll::EventFlags::IN, None),
+            Some((_, None)) => (epoll::EventFlags::OUT, None),
+            Some((_, Some(_))) => (epoll::EventFlags::ET, Some((now + pause, pause))),
+        };
+        connection.again = again;
+        if watched != connection.watched {
+            connection.watched = watched;
+            let _ = epoll::modify(&self.epoll, &connection.fd, epoll::EventData::new_u64(conn), watched);
         }
-        if dead || (connection.closing && !wanted) {
+        if dead || (connection.closing && connection.unsent.is_empty()) {
             self.drop_connection(conn);
         }
     }
@@ -624,10 +651,8 @@ impl Shell {
 
     fn status(&self, asker: Conn) -> Value {
         let me = self.core.sessions.get(&asker);
-        let domain = me.map_or("", |s| s.domain.as_str());
-        // Tenants do not see each other; the operator sees all.
         let all = me.is_some_and(|s| s.credentials.is_operator());
-        let seen = |d: &str| all || d == domain;
+        let seen = |domain: &str| self.core.shows(asker, domain);
         let network = self.network.as_ref().map(Network::report).unwrap_or_default();
         // Towards a host that is away nothing is served.
         let is_reached = |peer: &str| {

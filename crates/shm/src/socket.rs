@@ -1,7 +1,10 @@
 //! Sequenced-packet Unix sockets that carry file descriptors: never blocking on sending, whole messages only.
+//!
+//! Invariants:
+//! - `INV-SOCKET-1` What the kernel is given to write to lives through the call, and is of the size that it is told.
 
 use crate::ShmError;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -38,6 +41,34 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), ShmError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(ShmError::system("socketpair"))
+}
+
+/// Who made the other end of a socket, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id; `None`: that process is in a PID namespace that this one's does not show.
+    pub pid: Option<u32>,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Who made the other end of a socket.
+///
+/// # Errors
+/// [`ShmError::System`]: no Unix socket.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials, ShmError> {
+    // Not by rustix: a process of another PID namespace has the number 0 there, which its type for them cannot be.
+    let mut who = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name, at) = (libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut who);
+    // SAFETY: INV-SOCKET-1; a ucred and its size, both of this function.
+    let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, at.cast(), &raw mut len) };
+    if done != 0 {
+        return Err(ShmError::System { call: "getsockopt", source: std::io::Error::last_os_error() });
+    }
+    Ok(PeerCredentials { pid: u32::try_from(who.pid).ok().filter(|pid| *pid > 0), uid: who.uid, gid: who.gid })
 }
 
 /// Sends one message whole, with descriptors. Never blocks: `Ok(false)` when the peer's buffer is full and nothing was sent.

@@ -410,7 +410,7 @@ pub struct Pair {
     /// The peer application's name.
     #[prost(string, tag = "3")]
     pub app: String,
-    /// The peer's process id, as the kernel told the runtime.
+    /// The peer's process id, as the kernel told the runtime; 0: it cannot tell, the process is in another PID namespace.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
     /// Its user id.

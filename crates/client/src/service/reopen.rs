@@ -253,15 +253,13 @@ impl Service {
             Endpoint::Source { stream, epoch, number, .. } => self.close_source(stream, *number, *epoch),
             Endpoint::Sink { stream, id, .. } => {
                 lock(&self.shared.endpoints).retain(|one| !one.is(end));
-                let index = {
+                let known = {
                     let mut rx = stream.rx.visit();
                     let index = rx.sinks.iter().position(|s| s.as_ref().is_some_and(|s| s.id == *id));
-                    index.inspect(|index| {
-                        rx.close_sink(*index);
-                    })
+                    index.map(|index| rx.close_sink(index)).is_some()
                 };
-                if let Some(index) = index {
-                    self.peers.close_sink(stream, index, *id);
+                if known {
+                    self.peers.close_sink(stream, *id);
                 }
             }
         }

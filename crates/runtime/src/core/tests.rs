@@ -1,11 +1,11 @@
 //! What streams get towards other hosts: told once, told again to who opens a stream again, and forgotten with what it is of. Which
-//! sessions are taken in, and streams that other hosts alone have.
+//! sessions are taken in, streams that other hosts alone have, channels that a refusal leaves, and what an end costs.
 
 use super::*;
 
 const CONN: Conn = 1;
 
-const WHO: Credentials = Credentials { pid: 1, uid: 1000, gid: 1000 };
+const WHO: Credentials = Credentials { pid: Some(1), uid: 1000, gid: 1000 };
 
 fn ask(core: &mut Core, body: to_runtime::Body) -> to_client::Body {
     ask_as(core, CONN, body)
@@ -33,14 +33,26 @@ fn open_as(core: &mut Core, conn: Conn, name: &str, qos: Qos) -> u32 {
 }
 
 fn hello(core: &mut Core, session: SessionId) {
+    hello_as(core, CONN, session);
+}
+
+fn hello_as(core: &mut Core, conn: Conn, session: SessionId) {
+    hello_with(core, conn, session, &[]);
+}
+
+/// A session of this connection, with these pairs.
+fn hello_with(core: &mut Core, conn: Conn, session: SessionId, pairs: &[(SessionId, PairToken)]) {
+    let claim =
+        |(peer, token): &(SessionId, PairToken)| control::PairClaim { peer: peer.to_bytes(), token: token.to_bytes() };
     let hello = control::Hello {
         protocol_min: PROTOCOL,
         protocol_max: PROTOCOL,
         app: "app".into(),
         session: session.to_bytes(),
+        pairs: pairs.iter().map(claim).collect(),
         ..control::Hello::default()
     };
-    assert!(matches!(ask(core, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
+    assert!(matches!(ask_as(core, conn, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
 }
 
 /// The stream's number in what its session is told, if it is told anything.
@@ -168,35 +180,113 @@ fn a_stream_that_other_hosts_have_is_closed_with_the_last_that_they_have_in_it()
     assert!(core.streams.is_empty());
 }
 
-/// A session of this connection, with these pairs.
-fn hello_with(core: &mut Core, conn: Conn, session: SessionId, pairs: &[(SessionId, PairToken)]) {
-    let claim =
-        |(peer, token): &(SessionId, PairToken)| control::PairClaim { peer: peer.to_bytes(), token: token.to_bytes() };
-    let hello = control::Hello {
-        protocol_min: PROTOCOL,
-        protocol_max: PROTOCOL,
-        app: "app".into(),
-        session: session.to_bytes(),
-        pairs: pairs.iter().map(claim).collect(),
-        ..control::Hello::default()
-    };
-    assert!(matches!(ask_as(core, conn, to_runtime::Body::Hello(hello)), to_client::Body::Welcome(_)));
+/// A source, or a sink, of an identity.
+fn end(stream: u32, producer: bool, id: u128, channel: control::Channel) -> to_runtime::Body {
+    let channel = Some(channel);
+    if producer {
+        return to_runtime::Body::OpenSource(control::OpenSource { stream, channel, epoch: Epoch(id).to_bytes() });
+    }
+    let sink = SinkId(id).to_bytes();
+    to_runtime::Body::OpenSink(control::OpenSink { stream, channel, sink, observer: false })
+}
+
+#[test]
+fn a_source_or_sink_that_is_refused_leaves_no_channel_behind() {
+    const OTHER: Conn = 3;
+    for producer in [true, false] {
+        let mut config = Config::default();
+        config.quota.endpoints_per_session = 2;
+        let mut core = Core::new(config, "here".into());
+        hello(&mut core, SessionId::random());
+        hello_as(&mut core, OTHER, SessionId::random());
+        let (mine, theirs) = (open(&mut core, "one"), open_as(&mut core, OTHER, "one", Qos::default()));
+        let by_id = |id: u64| control::Channel { name: None, id: Some(id) };
+        let opened = |answer: &to_client::Body| {
+            matches!(answer, to_client::Body::SourceOpened(_) | to_client::Body::SinkOpened(_))
+        };
+        let refused = |answer: to_client::Body| match answer {
+            to_client::Body::Refused(refused) => Code::from_number(refused.code),
+            other => panic!("{other:?}"),
+        };
+        let domain = crate::config::DEFAULT_DOMAIN;
+        let named = channel_id(domain, "one", "named").0;
+        assert!(opened(&ask(&mut core, end(mine, producer, 7, by_id(5)))));
+        // The identity is another channel's: an id that is nobody's, and that of a name, stay free.
+        for id in [6, 7, named] {
+            assert_eq!(refused(ask(&mut core, end(mine, producer, 7, by_id(id)))), Some(Code::IdentityTaken));
+        }
+        // Nor do the other refusals leave one: somebody else's identity, and one source or sink too many.
+        assert_eq!(refused(ask_as(&mut core, OTHER, end(theirs, producer, 7, by_id(8)))), Some(Code::IdentityTaken));
+        assert!(opened(&ask(&mut core, end(mine, producer, 9, by_id(5)))));
+        assert_eq!(refused(ask(&mut core, end(mine, producer, 10, by_id(8)))), Some(Code::QuotaExceeded));
+        let channels = |core: &Core| core.streams[&(domain.to_owned(), "one".to_owned())].channels.len();
+        assert_eq!(channels(&core), 1);
+        let channel = control::Channel { name: Some("named".into()), id: None };
+        assert!(opened(&ask_as(&mut core, OTHER, end(theirs, producer, 11, channel))), "its id is free");
+        assert_eq!(channels(&core), 2);
+        // What is there is opened again in its channel, which takes no place of the quota.
+        assert!(opened(&ask(&mut core, end(mine, producer, 7, by_id(5)))));
+        core.gone(CONN);
+        core.gone(OTHER);
+        assert!(core.is_empty());
+    }
+}
+
+/// Processor time of this thread for something, the least of three times.
+fn time_of(mut act: impl FnMut()) -> std::time::Duration {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let took = (0..3).map(|_| {
+        let before = now();
+        act();
+        std::time::Duration::try_from(now() - before).unwrap()
+    });
+    took.min().unwrap()
+}
+
+/// Opens as many sinks of a session, closes each second, and ends it. Each has a channel of its own, or a stream.
+fn come_and_go(conn: Conn, sinks: u64, streams: bool) {
+    let mut config = Config::default();
+    config.quota.endpoints_per_session = u32::MAX;
+    let mut core = Core::new(config, "here".into());
+    if conn == NETWORK {
+        core.attach(NETWORK, crate::config::DEFAULT_DOMAIN, WHO);
+    } else {
+        hello_as(&mut core, conn, SessionId::random());
+    }
+    let mut stream = open_as(&mut core, conn, "one", Qos::default());
+    for i in 0..sinks {
+        if streams {
+            stream = open_as(&mut core, conn, &format!("stream {i}"), Qos::default());
+        }
+        let answer = ask_as(&mut core, conn, sink(stream, SinkId(u128::from(i) + 1), Some(i)));
+        assert!(matches!(answer, to_client::Body::SinkOpened(_)));
+    }
+    for i in (0..sinks).step_by(2) {
+        let close = control::CloseSink { sink: SinkId(u128::from(i) + 1).to_bytes() };
+        ask_as(&mut core, conn, to_runtime::Body::CloseSink(close));
+    }
+    core.gone(conn);
+    assert!(core.is_empty());
+}
+
+#[test]
+fn what_sinks_cost_at_their_start_and_end_does_not_grow_with_how_many_others_there_are() {
+    for (conn, streams) in [(CONN, false), (NETWORK, false), (NETWORK, true)] {
+        let few = time_of(|| come_and_go(conn, 500, streams));
+        let many = time_of(|| come_and_go(conn, 8_000, streams));
+        // 16 times as much and something for larger maps, far from 256 times.
+        assert!(
+            many < few * 64,
+            "{few:?} for five hundred, {many:?} for 16 times as many: connection {conn}, {streams}"
+        );
+    }
 }
 
 /// Opens a source or a sink of one channel; the token of the pair that is made for it, if one is.
 fn open_end(core: &mut Core, conn: Conn, source: bool) -> Option<PairToken> {
     let stream = open_as(core, conn, "s", Qos::default());
-    let channel = Some(control::Channel { id: None, name: Some("c".into()) });
-    let body = if source {
-        to_runtime::Body::OpenSource(control::OpenSource { stream, channel, epoch: Epoch::random().to_bytes() })
-    } else {
-        to_runtime::Body::OpenSink(control::OpenSink {
-            stream,
-            channel,
-            sink: SinkId::random().to_bytes(),
-            observer: false,
-        })
-    };
+    let channel = control::Channel { id: None, name: Some("c".into()) };
+    let body = end(stream, source, SinkId::random().0, channel);
     let made = |action: &Action| match action {
         Action::Pair(_, ToClient { body: Some(to_client::Body::Pair(pair)), .. }, ..) => {
             PairToken::from_bytes(&pair.token)

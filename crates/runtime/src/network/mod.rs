@@ -281,7 +281,7 @@ impl Network {
         let ports::All { ports, states, openings } = ports::open(&settings, config.domains().len() == 1, over)?;
         let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
-            pid: std::process::id(),
+            pid: Some(std::process::id()),
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };

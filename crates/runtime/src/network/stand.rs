@@ -214,7 +214,7 @@ impl Stand {
             from_host: from_host.clone(),
             stats: Stats::default(),
         };
-        let who = Credentials { pid: 1, uid: 0, gid: 0 };
+        let who = Credentials { pid: Some(1), uid: 0, gid: 0 };
         let mut core = Core::new(config.clone(), "here".into());
         core.attach(NETWORK, "default", who);
         let domain =
