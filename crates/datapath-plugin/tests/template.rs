@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use common::{folder, no_compiler, port, template};
@@ -64,6 +65,64 @@ fn what_it_is_is_said() {
     let nowhere = [("path", "/no/such/folder/x"), ("peer", "/y"), ("address", "02:00:00:00:00:01")];
     let error = plugin.port(&nowhere).unwrap().open().unwrap_err().to_string();
     assert!(error.contains("/no/such/folder/x: No such file or directory"), "{error}");
+}
+
+/// A killed port's socket stays in its folder; what another program receives by, and what is no socket, is left alone, at the beginning
+/// and at the end.
+#[test]
+fn only_a_socket_that_nobody_receives_by_is_taken_away() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let (plugin, path) = (template(&folder), folder.path().join("end0"));
+    let mut one = port(plugin, &folder, 0, "1500");
+    let refused = |one: &mut PluginDatapath| {
+        let error = one.open().expect_err("it is taken").to_string();
+        assert!(error.contains("end0: Address already in use"), "{error}");
+    };
+    std::fs::write(&path, b"kept").unwrap();
+    refused(&mut one);
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(&path).unwrap();
+    let other = UnixDatagram::bind(&path).unwrap();
+    refused(&mut one);
+    UnixDatagram::unbound().unwrap().send_to(b"still", &path).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
+    drop(other);
+    one.open().expect("nobody receives by it any more");
+    std::fs::remove_file(&path).unwrap();
+    let successor = UnixDatagram::bind(&path).unwrap();
+    one.close();
+    UnixDatagram::unbound().unwrap().send_to(b"still", &path).unwrap();
+    assert_eq!(successor.recv(&mut [0; 8]).unwrap(), 5);
+    drop(successor);
+    one.open().expect("nobody receives by it any more");
+    one.close();
+    assert!(!path.exists(), "its own goes with it");
+}
+
+/// Who sends what is no frame does not keep the host in a call for as long as that comes.
+#[test]
+fn what_is_no_frame_counts_as_one_that_was_looked_at() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let mut one = open(template(&folder), &folder, 0, "1500");
+    let sender = UnixDatagram::unbound().unwrap();
+    let (path, frame) = (folder.path().join("end0"), [2; 60]);
+    for bytes in [&[0; 13][..], &[0; 1515], &[0; 0], &[0; 13], &[0; 13], &frame] {
+        sender.send_to(bytes, &path).unwrap();
+    }
+    let free = (0..2).map(|id| Slot::owned(id, 1514)).collect();
+    let mut rx = RxBatch { free, limit: 2, ..RxBatch::default() };
+    for calls in [2, 4, 6] {
+        assert!(rx.taken.is_empty());
+        one.receive(&mut rx, None);
+        assert_eq!(one.stats().calls, calls);
+    }
+    assert_eq!(rx.taken.iter().map(|taken| taken.bytes()).collect::<Vec<_>>(), [frame]);
 }
 
 /// Two packet engines over it: neighbours are found, and datagrams are what they were.
