@@ -10,7 +10,7 @@ use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::conformance::{self as suite, Rig};
 use insane_datapath::memory::Slot;
-use insane_datapath::{Datapath, Foreign};
+use insane_datapath::{Address, Datapath, Foreign};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
 use tempfile::TempDir;
 
@@ -100,6 +100,31 @@ fn only_a_socket_that_nobody_receives_by_is_taken_away() {
     one.open().expect("nobody receives by it any more");
     one.close();
     assert!(!path.exists(), "its own goes with it");
+}
+
+/// What it took and could not send is seen above it, where the datapath's other counts are.
+#[test]
+fn what_it_lost_is_counted() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let (plugin, place) = (template(&folder), folder.path().join("end0"));
+    // Nobody can ever be there.
+    let peer = folder.path().join("unix_frames.so/peer");
+    let options =
+        [("path", place.to_str().unwrap()), ("peer", peer.to_str().unwrap()), ("address", "02:99:00:00:00:01")];
+    let address = "10.99.0.1/24".parse().unwrap();
+    let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
+    let mut datagrams = Datagrams::new(plugin.port(&options).unwrap(), config);
+    datagrams.open().unwrap();
+    let mut tx = TxBatch::default();
+    tx.frame(Address::Ip(([10, 99, 0, 2], 7400).into()), b"to nobody", 0);
+    datagrams.transmit(&mut tx);
+    // The question for its station.
+    assert_eq!((datagrams.stats().dropped, datagrams.raw().stats().dropped), (1, 1));
+    datagrams.close();
+    assert_eq!(datagrams.stats().dropped, 1, "what was counted stays");
 }
 
 /// Who sends what is no frame does not keep the host in a call for as long as that comes.
