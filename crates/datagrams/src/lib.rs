@@ -242,7 +242,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
 
     fn stats(&self) -> Stats {
         let (mut stats, below) = (self.stats, self.raw.stats());
-        stats.calls = below.calls;
+        (stats.calls, stats.dropped) = (below.calls, below.dropped);
         stats.overruns += below.overruns;
         stats
     }

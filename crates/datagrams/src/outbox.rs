@@ -4,7 +4,8 @@ use insane_datapath::batch::TxBatch;
 use insane_datapath::{Address, Datapath};
 use insane_netstack::Emit;
 
-/// The most frames that wait for the datapath.
+/// The most frames that are kept: those that wait for the datapath, and those before them that have gone, which the batch lets go of
+/// with the last of all.
 const MOST: usize = 512;
 
 /// Frames of the engine's own on their way to the datapath: the engine speaks while the datapath is in use.
@@ -15,7 +16,7 @@ pub(crate) struct Outbox {
 
 impl Emit for Outbox {
     fn emit(&mut self, _device: u8, pieces: &[&[u8]]) -> bool {
-        if self.frames.pending().len() >= MOST {
+        if self.frames.frames().len() >= MOST {
             return false;
         }
         let start = self.frames.buffer().len();
@@ -45,5 +46,65 @@ impl Outbox {
             self.frames.clear();
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxReport};
+    use insane_datapath::{Capabilities, DatapathError, Stats};
+
+    /// A device that takes one frame with each call.
+    #[derive(Default)]
+    struct Slow {
+        took: usize,
+    }
+
+    impl Datapath for Slow {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::plain("slow", 1514)
+        }
+
+        fn open(&mut self) -> Result<(), DatapathError> {
+            Ok(())
+        }
+
+        fn address(&self) -> Option<Address> {
+            None
+        }
+
+        fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+            let sent = batch.pending().len().min(1);
+            batch.settle(sent, Outcome::Sent);
+            self.took += sent;
+            TxReport { sent, refused: 0, pending: batch.pending().len() }
+        }
+
+        fn receive(&mut self, _: &mut RxBatch, _: Option<&mut dyn Place>) -> RxReport {
+            RxReport::default()
+        }
+
+        fn stats(&self) -> Stats {
+            Stats::default()
+        }
+
+        fn close(&mut self) {}
+    }
+
+    #[test]
+    fn a_device_that_is_slower_than_the_engine_for_ever_costs_frames_and_no_memory() {
+        let (mut outbox, mut slow, mut taken) = (Outbox::default(), Slow::default(), 0);
+        for _ in 0..20 * MOST {
+            taken += (0..2).filter(|_| outbox.emit(0, &[&[2; 14], &[0; 46]])).count();
+            outbox.flush(&mut slow);
+            assert!(outbox.frames.frames().len() <= MOST, "{}", outbox.frames.frames().len());
+            assert!(outbox.frames.buffer().len() <= MOST * 60, "{}", outbox.frames.buffer().len());
+        }
+        // What was taken is sent, and what was not is the engine's to count.
+        let waits = outbox.frames.pending().len();
+        assert!(taken < 30 * MOST && slow.took + waits == taken, "{taken} {waits} {}", slow.took);
+        while !outbox.flush(&mut slow) {}
+        assert!(outbox.is_empty() && slow.took == taken && outbox.emit(0, &[&[2; 60]]));
     }
 }

@@ -102,12 +102,6 @@ impl PluginDatapath {
         self.port.describe()
     }
 
-    /// What it took and lost before it left, as far as it knows, since it was opened.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        if self.opened.is_some() { self.port.stats().dropped } else { 0 }
-    }
-
     /// The plug-in broke its contract or does not work any more.
     fn fail(&mut self, fault: Fault) {
         self.close();
@@ -201,7 +195,7 @@ impl Datapath for PluginDatapath {
         let mut stats = self.stats;
         if self.opened.is_some() {
             let port = self.port.stats();
-            (stats.overruns, stats.calls) = (port.overruns, port.calls);
+            (stats.overruns, stats.dropped, stats.calls) = (port.overruns, port.dropped, port.calls);
         }
         stats
     }

@@ -83,8 +83,8 @@ impl PluginDatapath {
                 match self.port.receive(most, opened.info.max_frame, &mut opened.held) {
                     // Fewer than there was room for: there are no more.
                     Ok(came) => asks = came == most,
-                    // What came before a fault is shown all the same.
-                    Err(found) => fault = Some(found),
+                    // What came before a fault is shown all the same, and nothing more is asked for.
+                    Err(found) => (asks, fault) = (false, Some(found)),
                 }
             }
             let Some(arrived) = opened.held.pop_front() else { break };
@@ -94,7 +94,7 @@ impl PluginDatapath {
             let seen_frame = Seen { arrived: &arrived, lends, lent: Cell::new(None) };
             let shown = see(&seen_frame);
             let lent = seen_frame.lent.get();
-            goes_on = matches!(shown, Shown::Taken | Shown::Spoiled) && fault.is_none();
+            goes_on = matches!(shown, Shown::Taken | Shown::Spoiled);
             if matches!(shown, Shown::Spoiled) {
                 self.stats.spoiled += 1;
             } else {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use common::{folder, no_compiler, port, template};
@@ -9,7 +10,7 @@ use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{RxBatch, TxBatch};
 use insane_datapath::conformance::{self as suite, Rig};
 use insane_datapath::memory::Slot;
-use insane_datapath::{Datapath, Foreign};
+use insane_datapath::{Address, Datapath, Foreign};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
 use tempfile::TempDir;
 
@@ -64,6 +65,89 @@ fn what_it_is_is_said() {
     let nowhere = [("path", "/no/such/folder/x"), ("peer", "/y"), ("address", "02:00:00:00:00:01")];
     let error = plugin.port(&nowhere).unwrap().open().unwrap_err().to_string();
     assert!(error.contains("/no/such/folder/x: No such file or directory"), "{error}");
+}
+
+/// A killed port's socket stays in its folder; what another program receives by, and what is no socket, is left alone, at the beginning
+/// and at the end.
+#[test]
+fn only_a_socket_that_nobody_receives_by_is_taken_away() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let (plugin, path) = (template(&folder), folder.path().join("end0"));
+    let mut one = port(plugin, &folder, 0, "1500");
+    let refused = |one: &mut PluginDatapath| {
+        let error = one.open().expect_err("it is taken").to_string();
+        assert!(error.contains("end0: Address already in use"), "{error}");
+    };
+    std::fs::write(&path, b"kept").unwrap();
+    refused(&mut one);
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(&path).unwrap();
+    let other = UnixDatagram::bind(&path).unwrap();
+    refused(&mut one);
+    UnixDatagram::unbound().unwrap().send_to(b"still", &path).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
+    drop(other);
+    one.open().expect("nobody receives by it any more");
+    std::fs::remove_file(&path).unwrap();
+    let successor = UnixDatagram::bind(&path).unwrap();
+    one.close();
+    UnixDatagram::unbound().unwrap().send_to(b"still", &path).unwrap();
+    assert_eq!(successor.recv(&mut [0; 8]).unwrap(), 5);
+    drop(successor);
+    one.open().expect("nobody receives by it any more");
+    one.close();
+    assert!(!path.exists(), "its own goes with it");
+}
+
+/// What it took and could not send is seen above it, where the datapath's other counts are.
+#[test]
+fn what_it_lost_is_counted() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let (plugin, place) = (template(&folder), folder.path().join("end0"));
+    // Nobody can ever be there.
+    let peer = folder.path().join("unix_frames.so/peer");
+    let options =
+        [("path", place.to_str().unwrap()), ("peer", peer.to_str().unwrap()), ("address", "02:99:00:00:00:01")];
+    let address = "10.99.0.1/24".parse().unwrap();
+    let config = DatagramConfig { address, port: 7400, gateway: None, vlan: None };
+    let mut datagrams = Datagrams::new(plugin.port(&options).unwrap(), config);
+    datagrams.open().unwrap();
+    let mut tx = TxBatch::default();
+    tx.frame(Address::Ip(([10, 99, 0, 2], 7400).into()), b"to nobody", 0);
+    datagrams.transmit(&mut tx);
+    // The question for its station.
+    assert_eq!((datagrams.stats().dropped, datagrams.raw().stats().dropped), (1, 1));
+    datagrams.close();
+    assert_eq!(datagrams.stats().dropped, 1, "what was counted stays");
+}
+
+/// Who sends what is no frame does not keep the host in a call for as long as that comes.
+#[test]
+fn what_is_no_frame_counts_as_one_that_was_looked_at() {
+    if no_compiler() {
+        return;
+    }
+    let folder = folder();
+    let mut one = open(template(&folder), &folder, 0, "1500");
+    let sender = UnixDatagram::unbound().unwrap();
+    let (path, frame) = (folder.path().join("end0"), [2; 60]);
+    for bytes in [&[0; 13][..], &[0; 1515], &[0; 0], &[0; 13], &[0; 13], &frame] {
+        sender.send_to(bytes, &path).unwrap();
+    }
+    let free = (0..2).map(|id| Slot::owned(id, 1514)).collect();
+    let mut rx = RxBatch { free, limit: 2, ..RxBatch::default() };
+    for calls in [2, 4, 6] {
+        assert!(rx.taken.is_empty());
+        one.receive(&mut rx, None);
+        assert_eq!(one.stats().calls, calls);
+    }
+    assert_eq!(rx.taken.iter().map(|taken| taken.bytes()).collect::<Vec<_>>(), [frame]);
 }
 
 /// Two packet engines over it: neighbours are found, and datagrams are what they were.

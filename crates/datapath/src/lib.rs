@@ -186,6 +186,8 @@ pub struct Stats {
     pub spoiled: u64,
     /// What the technology says that it lost before it could be received.
     pub overruns: u64,
+    /// What the technology says that it took to send and lost before it left.
+    pub dropped: u64,
     /// Calls into the technology.
     pub calls: u64,
 }

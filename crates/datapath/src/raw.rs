@@ -53,7 +53,7 @@ pub type Body<'a> = dyn FnMut(&mut dyn FnMut(&[u8])) + 'a;
 /// Puts something in front of each frame of a batch: the headers of a packet engine. What stands behind was copied there once
 /// and is not changed by anybody any more when [`Front::write`] sees it; but a datapath with [`crate::Foreign::Gathers`] may show
 /// payload as it lay at its place a moment ago. If its owner changes it meanwhile, a checksum over it is wrong, and that frame
-/// alone is lost.
+/// alone is lost. Frames are given where their batch has them, in its order; one that there was no room for may be put together again.
 pub trait Front {
     /// How many bytes it puts before this frame; or what becomes of the frame instead.
     ///

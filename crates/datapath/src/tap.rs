@@ -7,6 +7,7 @@
 //! header that say what the datagram's addresses were; the rest of these headers is made up, and a datagram that a kernel cut or
 //! joined is shown as it was handed in. Over others, frames are bare.
 
+use core::ops::Range;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -474,11 +475,25 @@ impl<D: Datapath> Datapath for Tap<D> {
     }
 }
 
-/// Sees what a packet engine writes, and what it writes it before.
+/// A frame as it was put together: where its batch has it, and its bytes.
+struct Written {
+    frame: usize,
+    bytes: Range<usize>,
+}
+
+fn place_of(frame: &TxFrame<'_>) -> usize {
+    core::ptr::from_ref(frame).addr()
+}
+
+/// Sees what a packet engine writes, and what it writes it before. A frame that is put together need not be sent: a datapath may find out
+/// only then that there is no room, and does it all over again.
 struct Watched<'a> {
     front: &'a mut dyn Front,
-    recorder: &'a mut Recorder,
-    body: &'a mut Vec<u8>,
+    /// In the order of the batch.
+    written: Vec<Written>,
+    bytes: &'a mut Vec<u8>,
+    /// Nobody is going to want the bytes.
+    full: bool,
 }
 
 impl Front for Watched<'_> {
@@ -489,10 +504,18 @@ impl Front for Watched<'_> {
     fn write(&mut self, frame: &TxFrame<'_>, front: &mut [u8], body: &mut Body<'_>) -> Result<(), Outcome> {
         let written = self.front.write(frame, front, body);
         if written.is_ok() {
-            // Shown to the front only if that asks.
-            self.body.clear();
-            body(&mut |piece| self.body.extend_from_slice(piece));
-            self.recorder.put(Direction::Out, &[front, self.body]);
+            let place = place_of(frame);
+            // What is put together again begins anew there.
+            while let Some(last) = self.written.pop_if(|last| last.frame >= place) {
+                self.bytes.truncate(last.bytes.start);
+            }
+            let start = self.bytes.len();
+            if !self.full {
+                self.bytes.extend_from_slice(front);
+                // Shown to the front only if that asks.
+                body(&mut |piece| self.bytes.extend_from_slice(piece));
+            }
+            self.written.push(Written { frame: place, bytes: start..self.bytes.len() });
         }
         written
     }
@@ -500,12 +523,21 @@ impl Front for Watched<'_> {
 
 impl<D: RawDatapath> RawDatapath for Tap<D> {
     fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport {
-        let pending = batch.pending();
-        let (count, bytes) = (pending.len(), || pending.iter().map(TxFrame::len).sum());
-        let recorder = self.is_on().then(|| Recorder::begin(&self.shared, count, bytes())).flatten();
+        let recorder = self.is_on().then(|| Recorder::begin(&self.shared, 0, 0)).flatten();
         let Some(mut recorder) = recorder else { return self.inner.transmit_behind(batch, front) };
-        let mut watched = Watched { front, recorder: &mut recorder, body: &mut self.scratch };
+        self.scratch.clear();
+        let mut watched = Watched { front, written: Vec::new(), bytes: &mut self.scratch, full: recorder.full };
+        let first = batch.frames().len() - batch.pending().len();
         let report = self.inner.transmit_behind(batch, &mut watched);
+        let (mut written, end) = (watched.written.into_iter().peekable(), batch.frames().len() - batch.pending().len());
+        // What the front took over is sent and was not written: it comes by itself, later.
+        for frame in batch.frames()[first..end].iter().filter(|frame| frame.outcome == Outcome::Sent) {
+            let place = place_of(frame);
+            while written.next_if(|one| one.frame < place).is_some() {}
+            if let Some(one) = written.next_if(|one| one.frame == place) {
+                recorder.put(Direction::Out, &[&self.scratch[one.bytes]]);
+            }
+        }
         recorder.finish(&self.shared);
         report
     }

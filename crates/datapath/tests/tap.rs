@@ -1,5 +1,6 @@
 //! A tap that is on passes the suite, captures every frame as it was, and never lets the datapath wait for its writer.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ struct Mirror {
     own: Option<Address>,
     raw: bool,
     frames: Vec<(Address, Vec<u8>)>,
+    /// For how many frames it turns out to have room, each time that all are put together; then for any number. It tries twice a call.
+    room: VecDeque<usize>,
 }
 
 /// A frame in two buffers.
@@ -95,20 +98,25 @@ impl Datapath for Mirror {
 impl RawDatapath for Mirror {
     fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport {
         let mut report = TxReport::default();
-        while let Some(frame) = batch.pending().first() {
-            let mut body = Vec::new();
-            batch.copy_to(frame, &mut body);
-            let room = front.room(frame, &body).expect("room");
-            let mut space = vec![0; room];
-            let outcome = match front.write(frame, &mut space, &mut |see| body.chunks(3).for_each(&mut *see)) {
-                Ok(()) => Outcome::Sent,
-                Err(outcome) => outcome,
-            };
-            let to = frame.to;
-            batch.settle(1, outcome);
-            if outcome == Outcome::Sent {
-                report.sent += 1;
-                self.frames.push((to, [space, body].concat()));
+        for _ in 0..2 {
+            let mut built = Vec::new();
+            for frame in batch.pending() {
+                let mut body = Vec::new();
+                batch.copy_to(frame, &mut body);
+                let room = front.room(frame, &body).expect("room");
+                let mut space = vec![0; room];
+                let outcome = match front.write(frame, &mut space, &mut |see| body.chunks(3).for_each(&mut *see)) {
+                    Ok(()) => Outcome::Sent,
+                    Err(outcome) => outcome,
+                };
+                built.push((frame.to, [space, body].concat(), outcome));
+            }
+            for (to, bytes, outcome) in built.into_iter().take(self.room.pop_front().unwrap_or(usize::MAX)) {
+                batch.settle(1, outcome);
+                if outcome == Outcome::Sent {
+                    report.sent += 1;
+                    self.frames.push((to, bytes));
+                }
             }
         }
         report
@@ -141,6 +149,26 @@ impl Front for Lengths {
         body(&mut |piece| len += piece.len());
         front.copy_from_slice(&[b'<', len as u8]);
         if frame.is_empty() { Err(Outcome::Failed) } else { Ok(()) }
+    }
+}
+
+/// As [`Lengths`], but each time that a frame is put together it writes another first byte.
+struct Counted(u8);
+
+impl Front for Counted {
+    fn room(&mut self, frame: &insane_datapath::batch::TxFrame<'_>, head: &[u8]) -> Result<usize, Outcome> {
+        Lengths.room(frame, head)
+    }
+
+    fn write(
+        &mut self,
+        frame: &insane_datapath::batch::TxFrame<'_>,
+        front: &mut [u8],
+        body: &mut Body<'_>,
+    ) -> Result<(), Outcome> {
+        Lengths.write(frame, front, body)?;
+        (front[0], self.0) = (self.0, self.0 + 1);
+        Ok(())
     }
 }
 
@@ -245,6 +273,28 @@ fn whole_frames_are_captured_with_what_the_engine_put_before_them() {
     let wanted = [(2, b"<\x05hello".to_vec()), (2, b"<\x03you".to_vec())];
     let back: Vec<_> = wanted.iter().map(|(_, bytes)| (1, bytes.clone())).collect();
     assert_eq!((taken(&capture), seen), ([&wanted[..], &back].concat(), 2));
+}
+
+#[test]
+fn a_frame_that_there_was_no_room_for_is_captured_once_when_it_is_sent() {
+    let mut tap = Tap::new(Mirror { raw: true, room: [0, 0, 1, 0, 0, 0, 2].into(), ..Mirror::default() });
+    let capture = tap.control().start(ROOM, "a test").unwrap();
+    let mut tx = TxBatch::default();
+    for body in [&b"one"[..], b"", b"two", b"three", b"four"] {
+        tx.frame(Address::Port(1), body, 0);
+    }
+    let (mut front, mut counts) = (Counted(0), Vec::new());
+    for sent in [0, 1, 0, 3] {
+        assert_eq!(tap.transmit_behind(&mut tx, &mut front).sent, sent);
+        counts.push(capture.counts().captured);
+    }
+    assert_eq!(counts, [0, 1, 1, 4]);
+    let captured = taken(&capture);
+    let bodies: Vec<_> = captured.iter().map(|(_, bytes)| &bytes[2..]).collect();
+    assert_eq!(bodies, [&b"one"[..], b"two", b"three", b"four"]);
+    // As it was when it was sent, and not as it had been put together before.
+    let sent: Vec<_> = tap.inner().frames.iter().map(|(_, bytes)| (2, bytes.clone())).collect();
+    assert!(captured == sent && sent[0].1[0] > 4, "{captured:?} {sent:?}");
 }
 
 #[test]

@@ -18,7 +18,6 @@ pub const HEADROOM: usize = ether::HEADER_BYTES + ether::TAG_BYTES + V6_BYTES + 
 pub struct Flow {
     pub(crate) binding: Binding,
     pub(crate) to: SocketAddr,
-    pub(crate) class: u8,
     /// The headers with lengths and checksums zero.
     pub(crate) template: [u8; HEADROOM],
     pub(crate) ip_at: usize,
@@ -40,7 +39,6 @@ impl Flow {
         Self {
             binding,
             to,
-            class: 0,
             template: [0; HEADROOM],
             ip_at: 0,
             len: 0,
@@ -57,12 +55,6 @@ impl Flow {
     #[must_use]
     pub const fn to(&self) -> SocketAddr {
         self.to
-    }
-
-    /// Gives its packets this traffic class (DSCP in the upper six bits).
-    pub const fn set_class(&mut self, class: u8) {
-        self.class = class;
-        self.until = 0;
     }
 
     /// Fills in what is the same in all headers. `head` is the Ethernet and the IP header for an empty datagram.

@@ -250,15 +250,6 @@ impl Neighbours {
         Learnt::Known
     }
 
-    /// Somebody beyond the link has answered through this neighbour.
-    pub(crate) fn confirm(&mut self, now: u64, key: Key) {
-        if let Some(one) = self.table.get_mut(&key)
-            && !matches!(one.state, State::Incomplete(_) | State::Failed)
-        {
-            (one.state, one.due) = (State::Reachable(now.saturating_add(REACHABLE_NS)), u64::MAX);
-        }
-    }
-
     /// The next neighbour, from a place on, about which something is to be done now. To be asked until there is none; then
     /// [`Neighbours::settle`].
     pub(crate) fn due(&mut self, now: u64, from: usize) -> Option<(usize, Key, Due)> {

@@ -26,8 +26,6 @@ macro_rules! reasons {
 reasons! {
     /// Shorter than its headers say, or than they must be.
     Truncated, "truncated", true;
-    /// The first length in it contradicts the second.
-    BadLength, "bad_length", true;
     /// A frame with a length where Ethernet II has a type, or a type that is not known here.
     UnknownType, "unknown_type", true;
     /// It is for another station.

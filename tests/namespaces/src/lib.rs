@@ -56,12 +56,25 @@ pub fn enter(name: &str) {
 /// # Errors
 /// That of the system.
 pub fn ethtool(interface: &str, command: u32, data: u32) -> io::Result<u32> {
-    #[repr(C)]
-    struct Value {
-        command: u32,
-        data: u32,
-    }
-    let mut value = Value { command, data };
+    let [_, data] = ask(interface, [command, data])?;
+    Ok(data)
+}
+
+/// Gives an interface of this thread's network namespace so many queues to receive and to send by, as `ethtool -L DEVICE rx N tx N` does.
+///
+/// # Errors
+/// That of the system.
+pub fn set_queues(interface: &str, receive: u32, send: u32) -> io::Result<()> {
+    const GET_CHANNELS: u32 = 0x3c;
+    const SET_CHANNELS: u32 = 0x3d;
+    // The command, the most of each kind, and how many there are to receive, to send, for other things and for both.
+    let mut channels = ask(interface, [GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0])?;
+    (channels[0], channels[5], channels[6]) = (SET_CHANNELS, receive, send);
+    ask(interface, channels).map(drop)
+}
+
+/// Asks an interface by one of ethtool's commands, which begins the words that it takes and gives.
+fn ask<const WORDS: usize>(interface: &str, mut words: [u32; WORDS]) -> io::Result<[u32; WORDS]> {
     // SAFETY: all zeros are an ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= request.ifr_name.len() {
@@ -70,11 +83,12 @@ pub fn ethtool(interface: &str, command: u32, data: u32) -> io::Result<u32> {
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    request.ifr_ifru.ifru_data = (&raw mut words).cast();
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: SIOCETHTOOL reads an ifreq, and the ethtool_value that it points to it reads or writes; both live through the call.
+    // SAFETY: SIOCETHTOOL reads an ifreq, and the words that it points to, as many as the command has, it reads or writes; both live
+    // through the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    if done == 0 { Ok(value.data) } else { Err(io::Error::last_os_error()) }
+    if done == 0 { Ok(words) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Has an interface of this thread's network namespace leave VLAN tags in the frames, both ways, as `ethtool -K DEVICE rxvlan off txvlan

@@ -123,6 +123,26 @@ fn an_mtu_that_the_device_has_not_is_said() {
     assert!(a.report("doctor").unwrap().contains("veth1 has an MTU of 1500, and mtu is 9000"));
 }
 
+/// The first device on an interface has a name that the runtime made, the second one that stands in the configuration.
+#[test]
+fn an_interface_and_a_named_device_are_two_ports() {
+    let _watchdog = Watchdog::start("two ports", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    let one = cables.runtime(PROGRAM, 0, |config| {
+        on_dpdk(config, &library);
+        let datapaths = &mut config.network.get_or_insert_default().datapath;
+        let mut second = datapaths[0].clone();
+        second.interface.clear();
+        second.device = "net_af_packet0,iface=veth0".into();
+        second.address = "10.95.0.100/24".into();
+        datapaths.push(second);
+    });
+    let a = one.session("one");
+    let found = datapaths(&a).into_iter().filter(|(kind, _, _)| kind == "dpdk").collect::<Vec<_>>();
+    assert!(found.len() == 2 && found.iter().all(|(_, state, _)| state == "open"), "{found:?}");
+}
+
 #[test]
 fn a_host_without_the_object_falls_back_and_says_why() {
     let _watchdog = Watchdog::start("without dpdk", TEST);

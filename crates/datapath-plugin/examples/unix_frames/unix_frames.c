@@ -1,6 +1,6 @@
 /* A datapath to begin from: Ethernet frames as datagrams of a Unix socket, between two processes of one host.
  *
- * Options: path (where it receives; the file is made and removed), peer (where it sends to), address (its MAC address), and mtu
+ * Options: path (where it receives: its socket is made and removed, and what else is there stays), peer (where it sends to), address (its MAC address), and mtu
  * (68 to 9000, by default 1500). */
 #include <insane_datapath.h>
 
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ struct insane_datapath_port {
     uint8_t address[6];
     uint32_t max_frame;
     int socket;
+    struct stat file; /* of the socket */
     /* One piece of memory, cut into frames; those that are free, by their numbers. */
     uint8_t *memory;
     uint32_t free[BUFFERS], free_count;
@@ -87,14 +89,30 @@ static insane_datapath_port *create(const insane_datapath_option *options, size_
 
 static void destroy(insane_datapath_port *port) { free(port); }
 
+/* What a killed process left is in the way of its successor. What somebody receives by, and what is no socket, is not ours to remove. */
+static void remove_stale_socket(const struct sockaddr_un *at)
+{
+    struct stat found;
+    int probe;
+    if (lstat(at->sun_path, &found) != 0 || !S_ISSOCK(found.st_mode))
+        return;
+    probe = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (probe < 0)
+        return;
+    if (connect(probe, (const struct sockaddr *)at, sizeof *at) != 0 && errno == ECONNREFUSED)
+        unlink(at->sun_path);
+    close(probe);
+}
+
 static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
     port->memory = malloc((size_t)BUFFERS * port->max_frame);
     if (port->memory == NULL)
         return fail(error, capacity, "memory", strerror(ENOMEM));
+    remove_stale_socket(&port->own);
     port->socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    unlink(port->own.sun_path);
-    if (port->socket < 0 || bind(port->socket, (struct sockaddr *)&port->own, sizeof port->own) != 0) {
+    if (port->socket < 0 || bind(port->socket, (struct sockaddr *)&port->own, sizeof port->own) != 0
+        || lstat(port->own.sun_path, &port->file) != 0) {
         int result = fail(error, capacity, port->own.sun_path, strerror(errno));
         if (port->socket >= 0)
             close(port->socket);
@@ -116,8 +134,11 @@ static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info,
 
 static void close_port(insane_datapath_port *port)
 {
+    struct stat found;
+    /* Who has taken our file away and made another has that one for itself. As long as our socket is open, none is like ours. */
+    if (lstat(port->own.sun_path, &found) == 0 && found.st_dev == port->file.st_dev && found.st_ino == port->file.st_ino)
+        unlink(port->own.sun_path);
     close(port->socket);
-    unlink(port->own.sun_path);
     free(port->memory);
 }
 
@@ -168,7 +189,8 @@ static int32_t send_frames(insane_datapath_port *port, const insane_datapath_out
 static int32_t receive(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count)
 {
     uint32_t n = 0;
-    while (n < count && port->free_count > 0) {
+    /* What is not ours counts too: nobody keeps the host in here by sending it. */
+    for (uint32_t looked = 0; looked < count && port->free_count > 0; looked++) {
         void *handle = handle_of(port->free[port->free_count - 1]);
         uint8_t *data = data_of(port, handle);
         port->calls++;

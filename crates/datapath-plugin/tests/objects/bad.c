@@ -8,7 +8,7 @@ enum {
     NO_PORT, NO_REASON, NOT_OPENED, ENDLESS_REASON, MAX_FRAME, NO_BURST, GROUP_ADDRESS, BAD_FD, NEGATIVE_FD,
     LEND_NO_FD, LEND_BAD_FD, LEND_STRIDE, LEND_ALL, LEND_NOWHERE,
     RESERVE_MORE, RESERVE_FAILED, NO_DATA, SMALL_BUFFER, SEND_MORE, SEND_NEGATIVE, SEND_FAILED,
-    RECEIVE_MORE, RECEIVE_FAILED, LONG_FRAME, SHORT_FRAME, NO_FRAME, ARM, ARM_FAILED, LIMIT, DOWN, BUSY,
+    RECEIVE_MORE, RECEIVE_FAILED, LONG_FRAME, SHORT_FRAME, NO_FRAME, LAST_FRAME, ARM, ARM_FAILED, LIMIT, DOWN, BUSY,
 };
 
 #define BUFFERS 128
@@ -105,7 +105,7 @@ static int32_t receive(insane_datapath_port *port, insane_datapath_incoming *fra
         frames[n] = (insane_datapath_incoming){
             .handle = (void *)(uintptr_t)(which + 1),
             .data = BAD == NO_FRAME ? NULL : port->memory[which],
-            .length = BAD == LONG_FRAME ? BYTES + 1 : BAD == SHORT_FRAME ? 13 : port->lengths[which],
+            .length = BAD == LONG_FRAME || (BAD == LAST_FRAME && n + 1 == port->come_count) ? BYTES + 1 : BAD == SHORT_FRAME ? 13 : port->lengths[which],
         };
     }
     memmove(port->come, port->come + n, (port->come_count - n) * sizeof *port->come);

@@ -295,10 +295,18 @@ static int find_ring(insane_datapath_port *port, const struct ring *before, unsi
     return 0;
 }
 
-/* Makes the device known to DPDK and finds its port. */
+static const char *bus(const insane_datapath_port *port) { return port->physical ? "pci" : "vdev"; }
+
+/* Makes the device known to DPDK and finds its port. Until it is this one's own, `id` names none: what `id` names is closed with it. */
 static int attach(insane_datapath_port *port, char *error, size_t capacity)
 {
     char arguments[sizeof port->choice.device + 64];
+    uint16_t id;
+    if (rte_eth_dev_get_port_by_name(port->name, &id) == 0)
+        return fail(error, capacity,
+                    port->physical ? "another port of this process has the PCI device %s already"
+                                   : "there is a %s in this process already: give this one another number",
+                    port->name);
     eal_log_mark();
     if (port->physical) {
         if (rte_dev_probe(port->choice.device) != 0)
@@ -306,8 +314,6 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
                         "the PCI device %s: %s. Is it bound to vfio-pci (`dpdk-devbind.py --bind=vfio-pci %s`), and may this user open it?",
                         port->choice.device, eal_log_last(), port->name);
     } else {
-        if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
-            return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
         remove_stale_socket(port);
         struct ring rings[MOST_RINGS];
@@ -320,8 +326,11 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
             return INSANE_DATAPATH_FAILED;
         }
     }
-    if (rte_eth_dev_get_port_by_name(port->name, &port->id) != 0)
+    if (rte_eth_dev_get_port_by_name(port->name, &id) != 0) {
+        (void)rte_eal_hotplug_remove(bus(port), port->name);
         return fail(error, capacity, "%s is no network device", port->name);
+    }
+    port->id = id;
     return 0;
 }
 
@@ -444,7 +453,7 @@ static void detach(insane_datapath_port *port)
     if (port->started)
         rte_eth_dev_stop(port->id);
     rte_eth_dev_close(port->id);
-    (void)rte_eal_hotplug_remove(port->physical ? "pci" : "vdev", port->name);
+    (void)rte_eal_hotplug_remove(bus(port), port->name);
 }
 
 static void close_locked(insane_datapath_port *port)

@@ -7,10 +7,11 @@ use std::time::Instant;
 use common::{PATIENCE, dpdk, memif, memif_rig, reopen_memif, slots, wait_for_links};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{Outcome, TxBatch};
-use insane_datapath::conformance::{self as suite, Form, pattern};
+use insane_datapath::conformance::{self as suite, Form, Rig, pattern};
 use insane_datapath::memory::Piece;
 use insane_datapath::{Address, Armed, Datapath, Foreign};
 use insane_datapath_dpdk::DpdkConfig;
+use insane_datapath_plugin::PluginDatapath;
 
 /// The suite but for ends that go while the other one is in use: memif's driver does not bear that every time (ADR 24).
 fn conform(mtu: u16) {
@@ -191,6 +192,29 @@ fn only_a_socket_that_nobody_listens_on_is_taken_away() {
     std::fs::write(&path, b"kept").expect("a file");
     open().expect_err("it is no socket");
     assert_eq!(std::fs::read(&path).expect("the file"), b"kept");
+}
+
+/// A port that is to have another's name is refused, and the other one is not closed in its place: whether it has a link yet or not.
+#[test]
+fn a_port_works_on_when_another_is_to_have_its_name() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    // As above: a client whose server comes later finds it by another path.
+    let [mut a, mut b] =
+        [(0, folder.path()), (1, &folder.path().join("."))].map(|(end, place)| Box::new(memif(dpdk, place, end, 1500)));
+    let refused = |port: &PluginDatapath| {
+        let text = port.describe();
+        let other = DpdkConfig::new(text.split(' ').next().expect("a name"));
+        let error = dpdk.port(&other).expect("a configuration that can be").open().expect_err("the name is taken");
+        assert!(error.to_string().contains("in this process already: give this one another number"), "{error}");
+    };
+    a.open().expect("its server may come later");
+    refused(&a);
+    b.open().expect("the server opens");
+    wait_for_links(&mut [&mut *a, &mut *b]);
+    refused(&a);
+    refused(&b);
+    suite::order_is_kept_and_nothing_repeated(&mut Rig { a, b });
 }
 
 #[test]

@@ -118,13 +118,12 @@ impl Interface {
         self.ask(SIOCETHTOOL, &mut request)
     }
 
-    /// How many queues it has to receive by, and how many to send by; one each if it does not say.
-    pub(crate) fn queues(&self) -> (u32, u32) {
+    /// How many queues it has to receive by, and how many to send by; an error if it does not say.
+    pub(crate) fn channels(&self) -> io::Result<(u32, u32)> {
         let mut channels = Channels { command: GET_CHANNELS, most: [0; 4], receive: 0, send: 0, other: 0, both: 0 };
-        // What a device that does not know the request leaves are zeros.
-        let _ = self.ethtool(&mut channels);
+        self.ethtool(&mut channels)?;
         let count = |alone: u32| alone.saturating_add(channels.both).max(1);
-        (count(channels.receive), count(channels.send))
+        Ok((count(channels.receive), count(channels.send)))
     }
 
     /// Whether it takes VLAN tags off frames before anybody sees them; not, if it does not say.

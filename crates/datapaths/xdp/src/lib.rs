@@ -39,6 +39,7 @@ mod rings;
 mod sys;
 mod transmit;
 mod umem;
+mod watch;
 
 pub use chosen::{Attached, Chosen, FrameCounts, XdpCounts};
 pub use config::{Attach, Filter, LOCAL_ETHERTYPE, Queues, Vlan, XdpConfig};
@@ -188,8 +189,12 @@ impl Datapath for XdpDatapath {
     }
 
     fn lost(&mut self) -> Option<String> {
-        (self.opened.is_some() && self.is_gone())
-            .then(|| format!("the interface {} was taken away", self.config.interface))
+        if self.opened.is_some() && self.is_gone() {
+            return Some(format!("the interface {} was taken away", self.config.interface));
+        }
+        // Hosts whose frames come by queues that were not there would be heard by the kernel alone.
+        let changed = self.opened.as_mut()?.watch.as_mut()?.changed()?;
+        Some(format!("the interface {} {changed}", self.config.interface))
     }
 
     fn stats(&self) -> Stats {

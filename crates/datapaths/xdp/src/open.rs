@@ -18,6 +18,7 @@ use crate::gather::ETHERNET_HEADER;
 use crate::interface::{self, Interface};
 use crate::queue::{MOST_PARTS, Queue};
 use crate::umem::{HEADROOM, Umem};
+use crate::watch::Watch;
 
 /// The technology's name.
 pub(crate) const NAME: &str = "xdp";
@@ -51,7 +52,9 @@ pub(crate) struct Opened {
     pub(crate) umem: Arc<Umem>,
     /// Keeps the interface letting in what is for the station.
     pub(crate) _members: Option<OwnedFd>,
-    pub(crate) interface: Interface,
+    pub(crate) interface: Arc<Interface>,
+    /// If all of the interface's queues were to be taken: whether these are still all.
+    pub(crate) watch: Option<Watch>,
     pub(crate) mac: [u8; 6],
     /// What of a frame is no payload, in bytes.
     pub(crate) headers: usize,
@@ -108,12 +111,12 @@ impl Patience {
 pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
     check(config)?;
     let name = &config.interface;
-    let interface = Interface::find(name).map_err(|e| match e {
+    let interface = Arc::new(Interface::find(name).map_err(|e| match e {
         e if is(&e, &[Errno::NODEV]) => unavailable(format!(
             "there is no interface {name} in this network namespace: `ip link` lists those there are"
         )),
         source => system("SIOCGIFINDEX")(source),
-    })?;
+    })?);
     let own = interface.mac().map_err(|e| match e.kind() {
         io::ErrorKind::Unsupported => unavailable(format!("{name} is no Ethernet interface")),
         _ => system("SIOCGIFHWADDR")(e),
@@ -121,7 +124,8 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
     let mut notes = Vec::new();
     check_tags(config, &interface, &mut notes)?;
     let sizes = sizes(config, &interface)?;
-    let (queues, senders, count) = queues(config, &interface)?;
+    let has = interface.channels().ok();
+    let (queues, senders, count) = queues(config, has)?;
     let mut patience = Patience { until: Instant::now() + config.patience, waited: Duration::ZERO, busy: 0 };
     if let Some(others) = queues.get(senders..).filter(|others| !others.is_empty()) {
         notes.push(format!("queues {others:?} receive only: the interface sends by fewer than it receives by"));
@@ -162,6 +166,14 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         notes.push(format!("the kernel copies each frame: the driver {} has no zero-copy", interface.driver()));
     }
     let members = config.filter.station.and_then(|station| let_in(config, &interface, station, &mut notes));
+    let watch = match has.filter(|_| config.queues == Queues::All).map(|has| Watch::start(&interface, has)) {
+        Some(Ok(watch)) => Some(watch),
+        Some(Err(e)) => {
+            notes.push(format!("that the interface gets other queues is not noticed: no thread: {e}"));
+            None
+        }
+        None => None,
+    };
     let chosen = Chosen {
         interface: name.clone(),
         driver: interface.driver(),
@@ -185,6 +197,7 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         umem,
         _members: members,
         interface,
+        watch,
         mac: config.filter.station.unwrap_or(own),
         headers: sizes.headers,
         slot_bytes: sizes.slot_bytes,
@@ -252,8 +265,9 @@ fn sizes(config: &XdpConfig, interface: &Interface) -> Result<Sizes, DatapathErr
 }
 
 /// The queues to take, how many of them send, and how many receive queues the interface has.
-fn queues(config: &XdpConfig, interface: &Interface) -> Result<(Vec<u32>, usize, u32), DatapathError> {
-    let (receive, send) = interface.queues();
+fn queues(config: &XdpConfig, has: Option<(u32, u32)>) -> Result<(Vec<u32>, usize, u32), DatapathError> {
+    // One each, if it does not say.
+    let (receive, send) = has.unwrap_or((1, 1));
     let (name, count) = (&config.interface, receive.min(MOST_QUEUES));
     let mut numbers: Vec<u32> = match &config.queues {
         Queues::All => (0..count).collect(),

@@ -13,6 +13,7 @@ use insane_datapath::conformance::{Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath, DatapathError};
 use insane_datapath_xdp::{Attach, Filter, Queues, XdpConfig, XdpDatapath};
+use insane_tests_namespaces::set_queues;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Opens and expects not to be able to, for a reason that is returned.
@@ -361,6 +362,47 @@ fn an_interface_made_again_is_another_one_until_it_is_opened_again() {
         let rig = &mut Rig { a: Box::new(a), b: Box::new(cable.open(1, &on)) };
         insane_datapath::conformance::frames_arrive_whole(rig);
     }
+}
+
+/// Frames are spread over all queues of an interface: one that was opened on all of them, and gets more, is to be opened again.
+#[test]
+fn queues_that_come_later_are_noticed_by_who_was_to_have_all() {
+    let Some(cable) = Cable::new(1500, 4) else { return };
+    let set = |receive, send| {
+        for end in 0..2 {
+            let done = cable.0.inside(end, || set_queues(common::DEVICE, receive, send));
+            done.unwrap_or_else(|e| panic!("{receive} and {send} queues: {e}"));
+        }
+    };
+    set(2, 2);
+    let all = config(Attach::NativeOrGeneric);
+    let (mut a, mut b) =
+        (cable.open(0, &all), cable.open(1, &XdpConfig { queues: Queues::These(vec![0, 1]), ..all.clone() }));
+    assert_eq!(a.chosen().expect("it is open").queues, [0, 1]);
+    // It asks twice a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!((a.lost(), b.lost()), (None, None));
+    set(4, 2);
+    set(4, 4);
+    let start = Instant::now();
+    let lost = loop {
+        if let Some(lost) = a.lost() {
+            break lost;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody has noticed");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(lost.starts_with("the interface veth0 has 4 queues to receive and "), "{lost}");
+    assert!(lost.ends_with("now, and had 2 queues to receive and 2 to send by when it was opened"), "{lost}");
+    assert_eq!(a.lost(), Some(lost), "until it is opened again");
+    assert_eq!(b.lost(), None, "those that it was to have are there");
+    a.close();
+    assert_eq!(a.lost(), None);
+    cable.0.inside(0, || a.open().expect("it opens again"));
+    assert_eq!(a.chosen().expect("it is open").queues, [0, 1, 2, 3]);
+    drop(b);
+    let rig = &mut Rig { a: Box::new(a), b: Box::new(cable.open(1, &all)) };
+    insane_datapath::conformance::frames_arrive_whole(rig);
 }
 
 /// A socket on queue 0 that is none of ours: it holds the queue without a filter.

@@ -273,13 +273,6 @@ impl Engine {
         Some((mtu - Link::ip_header(to.ip())) as usize - crate::udp::HEADER_BYTES)
     }
 
-    /// Says that a neighbour on the link is alive, because it has answered in a protocol above: it is then not asked after.
-    pub fn confirm(&mut self, now: u64, to: SocketAddr) {
-        if let Ok((link, next)) = self.hop(to.ip(), send::scope(to)) {
-            self.neighbours.confirm(now, (link as u8, next));
-        }
-    }
-
     pub(crate) fn generation(&self) -> u64 {
         // Both only rise, so that their sum changes when one does.
         self.generation + self.neighbours.generation

@@ -263,7 +263,7 @@ impl Engine {
             to,
             protocol: UDP,
             hop_limit: self.hop_limit,
-            class: flow.class,
+            class: 0,
             interface: None,
             may_cut: false,
         };

@@ -476,7 +476,7 @@ impl Hub {
             let d = port.datapath.stats();
             json!({
                 "name": port.kind.name(), "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
-                "overruns": d.overruns, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy, "lent": port.loans.out(),
+                "overruns": d.overruns, "dropped": d.dropped, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy, "lent": port.loans.out(),
             })
         };
         json!({

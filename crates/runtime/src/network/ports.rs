@@ -360,6 +360,12 @@ fn library(settings: &config::Datapath) -> Result<PathBuf, DatapathError> {
     })
 }
 
+/// AF_PACKET on an interface as DPDK's device; `at` is the datapath's number. Its name is none that a `device` would have by chance:
+/// names are a process's, and the second of two with one is absent.
+fn on_interface(at: usize, interface: &str) -> String {
+    format!("net_af_packet_insane{at},iface={interface}")
+}
+
 /// Opens one of DPDK's ports with a station of its own, and says what was chosen. `at` is the datapath's number, for a name; `on` the
 /// interface that it is on, as it was before.
 fn dpdk(
@@ -370,8 +376,8 @@ fn dpdk(
 ) -> Result<Opened, DatapathError> {
     let unavailable = |reason| DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason };
     let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
-    let interface = format!("net_af_packet{at},iface={}", settings.interface);
-    let device = if settings.device.is_empty() { interface } else { settings.device.clone() };
+    let device =
+        if settings.device.is_empty() { on_interface(at, &settings.interface) } else { settings.device.clone() };
     let dpdk = Dpdk::load(library(settings)?)?;
     // If it came only now, the port could be on it, and whoever looks after that would take it for another one.
     if on.is_some_and(|on| on.number.is_none()) {
