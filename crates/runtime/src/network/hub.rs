@@ -703,10 +703,9 @@ impl Hub {
             if tx.frames().is_empty() {
                 break;
             }
+            busy = true;
             reach(Step::Transmit);
             let report = datapath.transmit(tx);
-            // What is full has nothing to do: it is tried again, and slept for in between.
-            busy |= report.sent + report.refused > 0;
             if report.sent > 0 && self.ports[port].polled {
                 self.polled_at = Some(now);
             }

@@ -5,25 +5,18 @@ use crate::network::domain::Domain;
 use crate::network::host::Host;
 use insane_datapath::Armed;
 use insane_shm::wait::SleepKinds;
+use insane_transport::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-
-/// How long it is until a port that had no room is tried again.
-const FULL: Duration = Duration::from_micros(100);
 
 impl Hub {
     /// How long nothing is due.
     pub(crate) fn idle_for(&mut self, now: Duration) -> Duration {
         let mut timeout = Duration::from_millis(500);
         let mut until = |at: Duration| timeout = timeout.min(at.saturating_sub(now));
-        for (number, port) in self.ports.iter().enumerate() {
-            // Over a port that is full a path does nothing of what it has to do.
-            let soonest = if port.tx.is_done() { Duration::ZERO } else { now + FULL };
-            let hosts = self.hosts.iter_mut().filter(|host| !host.is_dormant());
-            let due = hosts.filter_map(|host| host.lanes.path(number)?.timeout());
-            due.for_each(|at| until(at.max(soonest)));
-        }
+        let lanes = self.hosts.iter_mut().filter(|h| !h.is_dormant()).flat_map(|h| h.lanes.paths());
+        lanes.filter_map(Path::timeout).for_each(&mut until);
         if self.later.len() > 0 || self.domains.iter().any(|domain| !domain.held.is_empty()) {
             until(now + LATER);
         }
@@ -44,7 +37,7 @@ impl Hub {
             until(now + AWAITING.1);
         }
         if self.ports.iter().any(|port| !port.tx.is_done()) {
-            until(now + FULL);
+            until(now + Duration::from_micros(100));
         }
         timeout
     }

@@ -4,7 +4,6 @@ use super::*;
 use insane_wire::encode;
 use insane_wire::host::{self as wire, ToHost, to_host::Body};
 use insane_wire::id::channel_id;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MANY: u64 = 100;
 
@@ -88,66 +87,6 @@ fn a_host_that_takes_nothing_that_is_said_to_it_is_left() {
     assert!(stand.is_connected() && say(&mut stand.hub), "it is met again");
     stand.pass(Duration::from_secs(1));
     assert_eq!((stand.holds().under_way, stand.hub.hosts[0].lost), (0, 1));
-}
-
-/// A datapath that has no room, and counts how often it is tried.
-struct Full(Arc<AtomicUsize>);
-
-impl Datapath for Full {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::plain("full", MAX_FRAME)
-    }
-
-    fn open(&mut self) -> Result<(), DatapathError> {
-        Ok(())
-    }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
-
-    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        TxReport { pending: batch.pending().len(), ..TxReport::default() }
-    }
-
-    fn receive(&mut self, _: &mut RxBatch, _: Option<&mut dyn Place>) -> RxReport {
-        RxReport::default()
-    }
-
-    fn stats(&self) -> Stats {
-        Stats::default()
-    }
-
-    fn close(&mut self) {}
-}
-
-/// While a datapath has no room, the thread has nothing to do but to try it again after a while, whatever waits for it.
-#[test]
-fn a_datapath_without_room_is_slept_for_between_two_attempts() {
-    let mut stand = Stand::new();
-    let tries = Arc::new(AtomicUsize::new(0));
-    let wire = std::mem::replace(&mut stand.hub.ports[0].datapath, Box::new(Full(tries.clone())));
-    // More than a burst.
-    let Hub { hosts, underway, .. } = &mut stand.hub;
-    for _ in 0..2000 {
-        hosts[0]
-            .say_as(Body::Ready(wire::Ready { answer: true, ..Default::default() }), underway)
-            .expect("room for it");
-    }
-    let mut busy = Vec::new();
-    for _ in 0..10 {
-        stand.now += Duration::from_micros(100);
-        busy.push(stand.hub.turn(stand.now));
-        let before = tries.load(Ordering::Relaxed);
-        assert!(before == busy.len() && !stand.hub.ports[0].tx.is_done(), "{before} attempts with {busy:?}");
-    }
-    assert!(!busy[2..].contains(&true), "{busy:?}");
-    assert_eq!(stand.hub.idle_for(stand.now), Duration::from_micros(100));
-    // It has room again, and all arrives.
-    stand.hub.ports[0].datapath = wire;
-    stand.pass(Duration::from_secs(1));
-    assert_eq!((stand.holds().under_way, stand.hub.hosts[0].lost), (0, 0));
 }
 
 #[test]
