@@ -139,10 +139,15 @@ impl Path {
     }
 
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
+        let mut heard = false;
         for record in records {
             if let Record::Hello(hello) = record.inspect_err(|_| self.stats.malformed += 1)? {
-                self.hello(now, &hello);
+                heard |= self.hello(now, &hello);
             }
+        }
+        if !heard {
+            self.stats.foreign += 1;
+            return Err(Rejected::Foreign);
         }
         Ok(())
     }
@@ -412,6 +417,10 @@ impl Path {
     /// False if there is no room for the flow yet.
     fn opened(&mut self, domain: u32, open: FlowOpen) -> bool {
         if let Some(incoming) = self.incoming.get(&open.flow) {
+            if incoming.domain != domain {
+                self.stats.stray += 1;
+                return true;
+            }
             // A repetition. While the user has not answered, the answer is still to come.
             if incoming.accepted || incoming.refused != 0 {
                 self.say_answer(open.flow);
