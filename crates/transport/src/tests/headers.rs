@@ -285,6 +285,31 @@ fn a_frame_with_a_wrong_header_is_dropped_and_counted_once_and_its_flow_goes_on(
     }
 }
 
+/// Somebody who has seen frames of the connection sends others under numbers that are far from coming.
+#[test]
+fn numbers_that_somebody_else_has_used_stop_no_flow() {
+    for (reliable, ahead) in [(true, 1 << 30), (false, 1 << 30), (true, 1 << 40), (false, 1 << 40)] {
+        let mut standing = Standing::new(Config::default(), reliable, format!("reliable: {reliable}, {ahead}"));
+        let known = standing.known();
+        let mut frame = standing.frames(64).remove(0);
+        standing.pair.ends[1].receive(standing.pair.now, &frame, 0, &mut standing.slots);
+        standing.came(1);
+        put(&mut frame, 8, &2u32.to_le_bytes());
+        let before = standing.pair.ends[1].stats();
+        for n in 0..100 {
+            put(&mut frame, 16, &(known.largest + ahead + n).to_le_bytes());
+            standing.take(&frame);
+        }
+        standing.counted(&before, "stray", 100);
+        assert_eq!(standing.pair.ends[1].event(), None, "{}", standing.case);
+        for _ in 0..20 {
+            standing.goes_on();
+        }
+        let sender = standing.pair.ends[0].stats();
+        assert_eq!((sender.in_flight, sender.lost_frames, sender.probes), (0, 0, 0), "{}", standing.case);
+    }
+}
+
 /// Of the records that are of a domain, those that a row or a place knows nothing of.
 #[test]
 fn a_bundle_or_an_opening_of_another_domain_is_dropped_and_counted_once() {
