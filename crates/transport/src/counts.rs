@@ -39,11 +39,11 @@ pub struct PathStats {
     pub received_frames: u64,
     /// Frames of the peer that came twice.
     pub duplicates: u64,
-    /// Frames that are not of this connection.
+    /// Frames that are not of this connection, and hellos of nobody that is there.
     pub foreign: u64,
     /// Bytes that are no frame.
     pub malformed: u64,
-    /// Data of a flow that is not open, or of another domain than its flow.
+    /// Data of a flow that is not open, data and openings of another domain than their flow.
     pub stray: u64,
     /// Messages of best-effort flows that came after a later one, and were not handed on.
     pub overtaken: u64,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use insane_wire::frame::Header;
 use insane_wire::frame::record::{Message, Part, Place, Records};
+use insane_wire::frame::{Header, MAX_COUNTER};
 use insane_wire::reassembly::Key;
 
 use crate::inflow::Verdict;
@@ -223,7 +223,8 @@ impl Path {
     /// The fragment that a frame's head speaks of.
     fn read_head(&self, head: &[u8]) -> Option<Head> {
         // A check cannot be made before everything is read.
-        let header = Header::read(head).ok().filter(|header| header.flags == 0 && !self.config.checked)?;
+        let plain = |header: &Header| header.flags == 0 && header.counter <= MAX_COUNTER && !self.config.checked;
+        let header = Header::read(head).ok().filter(plain)?;
         self.peer.filter(|peer| peer.receive == header.connection)?;
         let (message, part, place) = Records::peek(head)?;
         Some(Head { header, message, part: part?, place })

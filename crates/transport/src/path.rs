@@ -686,24 +686,24 @@ impl Path {
         }
     }
 
-    /// Takes a hello. See ADR 10 for why a stale one does no harm.
-    pub(crate) fn hello(&mut self, now: Duration, hello: &Hello) {
+    /// Takes a hello. See ADR 10 for why a stale one does no harm. False: it is of nobody that is there.
+    pub(crate) fn hello(&mut self, now: Duration, hello: &Hello) -> bool {
         if self.retired.contains(&hello.incarnation) || hello.incarnation == self.own {
-            return;
+            return false;
         }
         let known = self.peer.is_some_and(|peer| peer.incarnation == hello.incarnation);
         self.heard = hello.incarnation;
         if hello.echo != self.own {
             // It does not know this side: tell it.
             self.hello_soon(now);
-            return;
+            return true;
         }
         if known {
             self.last_heard = now;
             if !hello.adopted {
                 self.hello_soon(now);
             }
-            return;
+            return true;
         }
         if let Some(former) = self.peer {
             self.retired.push_back(former.incarnation);
@@ -713,6 +713,7 @@ impl Path {
             self.reset(LostReason::Restarted);
         }
         self.connect(now, hello);
+        true
     }
 
     fn connect(&mut self, now: Duration, hello: &Hello) {

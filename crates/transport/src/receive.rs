@@ -139,10 +139,15 @@ impl Path {
     }
 
     fn receive_hello(&mut self, now: Duration, records: Records<'_>) -> Result<(), Rejected> {
+        let mut heard = false;
         for record in records {
             if let Record::Hello(hello) = record.inspect_err(|_| self.stats.malformed += 1)? {
-                self.hello(now, &hello);
+                heard |= self.hello(now, &hello);
             }
+        }
+        if !heard {
+            self.stats.foreign += 1;
+            return Err(Rejected::Foreign);
         }
         Ok(())
     }
@@ -412,6 +417,10 @@ impl Path {
     /// False if there is no room for the flow yet.
     fn opened(&mut self, domain: u32, open: FlowOpen) -> bool {
         if let Some(incoming) = self.incoming.get(&open.flow) {
+            if incoming.domain != domain {
+                self.stats.stray += 1;
+                return true;
+            }
             // A repetition. While the user has not answered, the answer is still to come.
             if incoming.accepted || incoming.refused != 0 {
                 self.say_answer(open.flow);
@@ -515,13 +524,13 @@ impl Path {
     }
 
     fn acknowledged(&mut self, now: Duration, ack: &Ack<'_>) {
-        if ack.largest >= self.counter {
-            self.stats.malformed += 1;
-            return;
-        }
+        // Of what was never sent the peer has a frame of somebody else's: what is said besides is as true as ever.
+        let sent = |range: &(u64, u64)| range.1 < self.counter;
+        self.stats.malformed += u64::from(!ack.ranges().all(|range| sent(&range)));
+        let Some((_, largest)) = ack.ranges().find(sent) else { return };
         let used_up = !self.congestion.has_room() || self.congestion.in_flight() * 2 > self.congestion.window();
         let (mut newest, mut answered) = (None, Vec::new());
-        for (first, last) in ack.ranges() {
+        for (first, last) in ack.ranges().skip_while(|range| range.1 > largest) {
             let from = self.sent.partition_point(|sent| sent.counter < first);
             for sent in self.sent.iter_mut().skip(from).take_while(|sent| sent.counter <= last) {
                 if sent.done {
@@ -531,14 +540,14 @@ impl Path {
                 self.unheard -= usize::from(sent.quiet);
                 let answers = |content: &&Content| matches!(content, Content::Answer(_) | Content::Closed(_));
                 answered.extend(sent.contents.iter().filter(answers));
-                if sent.counter == ack.largest {
+                if sent.counter == largest {
                     newest = Some(sent.at);
                 }
                 self.congestion.acknowledged(sent.bytes as usize, used_up);
             }
         }
         answered.into_iter().for_each(|answer| self.has_answer(answer));
-        self.largest_acked = self.largest_acked.max(ack.largest);
+        self.largest_acked = self.largest_acked.max(largest);
         if let Some(at) = newest {
             let held = Duration::from_micros(u64::from(ack.delay_us)).min(self.config.ack_delay * 2);
             let whole = now.saturating_sub(at);
@@ -549,18 +558,18 @@ impl Path {
         }
         self.find_losses(now);
         if self.sizes.waits() {
-            self.answered_size(now, ack);
+            self.answered_size(now, ack, largest);
         }
     }
 
     /// The peer has heard of frames while a question of sizes has no answer yet.
     #[cold]
-    fn answered_size(&mut self, now: Duration, ack: &Ack<'_>) {
+    fn answered_size(&mut self, now: Duration, ack: &Ack<'_>, largest: u64) {
         if ack.ranges().any(|(first, last)| self.sizes.is_question(first..=last)) {
             self.sizes.passes(now);
             self.tell_size();
         } else {
-            self.sizes.arrived(now, ack.largest, self.rtt.reordering());
+            self.sizes.arrived(now, largest, self.rtt.reordering());
         }
         self.plan_aside();
     }

@@ -63,6 +63,14 @@ impl Seen {
         }
     }
 
+    /// The runs of which an acknowledgement can tell, the largest first: without those that are further above the next than it can say,
+    /// which are of nobody who counts on.
+    pub(crate) fn to_tell(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let far = |(high, low): &((u64, u64), (u64, u64))| high.0 - low.1 > u32::MAX.into();
+        let astray = self.runs().zip(self.runs().skip(1)).take_while(far).count();
+        self.runs().skip(astray)
+    }
+
     /// The runs, the largest first.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.runs.iter().copied()

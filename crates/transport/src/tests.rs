@@ -11,6 +11,8 @@ use crate::config::{Config, FlowSpec, Outgoing};
 use crate::path::{End, Event, Lies, Path, Rejected, Store};
 use crate::payloads::Payloads;
 
+mod headers;
+
 const MS: Duration = Duration::from_millis(1);
 
 struct Nothing;

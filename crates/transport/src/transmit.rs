@@ -132,7 +132,7 @@ impl Path {
         if acks {
             let delay = u32::try_from(now.saturating_sub(self.largest_at).as_micros()).unwrap_or(u32::MAX);
             // Half the frame at most, so that everything else has room.
-            frame.ack(delay, self.seen.runs().take((limit / 2 - 48) / 8));
+            frame.ack(delay, self.seen.to_tell().take((limit / 2 - 48) / 8));
         }
         let mut domain = None;
         if self.has_control() {

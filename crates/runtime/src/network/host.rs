@@ -122,6 +122,8 @@ pub(crate) struct Host {
     pub(crate) run: u128,
     /// It has said in this connection which of its runtimes it is: flows may be accepted.
     pub(crate) greeted: bool,
+    /// Flows that it wanted to open in domains that are not served here.
+    pub(crate) foreign: u64,
     pub(crate) stray: u64,
     pub(crate) lost: u64,
     pub(crate) known: Known,
@@ -231,6 +233,7 @@ impl Host {
             claims: Claims::default(),
             run: 0,
             greeted: false,
+            foreign: 0,
             stray: 0,
             lost: 0,
             known: Known::Configured,

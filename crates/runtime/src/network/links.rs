@@ -457,6 +457,8 @@ impl Hub {
                         "connected": lane.path.is_connected(), "flows_out": flows(port), "rtt_us": s.rtt_us,
                         "sent_frames": s.sent_frames, "received_frames": s.received_frames, "lost_frames": s.lost_frames,
                         "connections": s.connections, "frame_bytes": s.frame_bytes, "most_frame_bytes": s.most_frame_bytes,
+                        "duplicates": s.duplicates, "foreign": s.foreign, "malformed": s.malformed, "stray": s.stray,
+                        "overtaken": s.overtaken, "refused": s.refused,
                     })
                 }).collect();
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
@@ -466,7 +468,7 @@ impl Hub {
                     "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,
                     "rtt_us": s.rtt_us, "sent_frames": s.sent_frames, "received_frames": s.received_frames,
-                    "lost_frames": s.lost_frames, "duplicates": s.duplicates, "foreign": s.foreign, "malformed": s.malformed,
+                    "lost_frames": s.lost_frames, "duplicates": s.duplicates, "foreign": s.foreign + h.foreign, "malformed": s.malformed,
                     "stray": s.stray + h.stray, "overtaken": s.overtaken, "refused": s.refused, "connections": s.connections,
                     "in_flight": s.in_flight, "window": s.window,
                 })

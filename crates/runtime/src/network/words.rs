@@ -290,8 +290,10 @@ impl Hub {
         let asked = one.and_then(|one| one.requested.get(&epoch)).and_then(|asked| asked.front());
         let Some((flow, number)) = asked.copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
-            let asked = self.hosts[host].requested.remove(&epoch).unwrap_or_default();
-            asked.into_iter().for_each(|(flow, _)| self.hosts[host].lanes.refuse(flow, 2));
+            let one = &mut self.hosts[host];
+            let asked = one.requested.remove(&epoch).unwrap_or_default();
+            one.foreign += asked.len() as u64;
+            asked.into_iter().for_each(|(flow, _)| one.lanes.refuse(flow, 2));
             return;
         };
         let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;

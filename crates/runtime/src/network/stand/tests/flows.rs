@@ -317,3 +317,31 @@ fn sources_of_which_nothing_comes_and_their_links_are_not_looked_at() {
         assert_eq!((all(&stand), stand.holds().sources), ((0, 0, 0), 0));
     }
 }
+
+#[test]
+fn a_flow_of_a_domain_that_is_not_served_is_refused_and_counted_and_others_go_on() {
+    let mut stand = Stand::new();
+    stand.sink(0, [1; 16], 5, true);
+    stand.say(&source(0, 4, 5));
+    let mut players = attached(&mut stand);
+    let foreign = |stand: &Stand| stand.hub.report()["hosts"][0]["foreign"].as_u64();
+    let holds = stand.holds();
+    // The source and channel are those of a sink that is attached, in its own domain.
+    for n in 1..=6 {
+        stand.open("elsewhere", u128::from_le_bytes([4; 16]), 5, n % 2 == 0);
+        stand.give(stand.flows.len() - 1, b"foreign");
+        stand.pass(Duration::from_millis(100));
+        assert_eq!((foreign(&stand), stand.holds(), stand.strays()), (Some(n), holds, 0));
+    }
+    goes_to(&mut stand, 0, 4, 1);
+    let token = stand.next_token + 1;
+    (stand.next_token, _) = (token, stand.said.0.insert(token, b"own".to_vec()));
+    let own = *stand.flows.last().expect("the last one opened");
+    stand.peer.send(own, Outgoing { token, len: 3, sequence: 1, joined: 1, ..Outgoing::default() }).expect("room");
+    stand.pass(Duration::from_millis(100));
+    for player in &mut players {
+        player.read();
+        player.take();
+    }
+    assert_eq!((&players[0].seen[..], foreign(&stand), stand.strays()), (&[1][..], Some(6), 0));
+}
