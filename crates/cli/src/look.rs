@@ -149,7 +149,11 @@ fn path_in_words(path: &Value) -> String {
         true => format!("connected, frames of {size} bytes"),
         false => "not connected".to_owned(),
     };
-    format!("{} {} {state}", text(path, "datapath"), text(path, "address"))
+    let held = path["hold_ms"]
+        .as_u64()
+        .filter(|hold| *hold > 0)
+        .map(|hold| format!(", lost before: streams come back when it has stood for {} s", hold as f64 / 1000.0));
+    format!("{} {} {state}{}", text(path, "datapath"), text(path, "address"), held.unwrap_or_default())
 }
 
 impl Doctor {
@@ -223,5 +227,15 @@ mod tests {
         assert_eq!(path(true, 8968), "udp 10.0.0.2:7400 connected, frames of 8968 bytes");
         let less = "frames of 1472 bytes: those of up to 8968 that the interfaces take do not pass";
         assert_eq!(path(true, 1472), format!("udp 10.0.0.2:7400 connected, {less}"));
+    }
+
+    #[test]
+    fn a_path_that_streams_do_not_come_back_to_yet_says_so() {
+        let path = |hold: u64| {
+            path_in_words(&json!({"datapath": "xdp", "address": "10.0.0.2:7400", "connected": true, "hold_ms": hold}))
+        };
+        assert_eq!(path(0), "xdp 10.0.0.2:7400 connected, frames of 0 bytes");
+        let held = "lost before: streams come back when it has stood for 2.5 s";
+        assert_eq!(path(2500), format!("xdp 10.0.0.2:7400 connected, frames of 0 bytes, {held}"));
     }
 }

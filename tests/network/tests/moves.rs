@@ -3,6 +3,7 @@
 
 use insane::{Qos, Reliability};
 use insane_datapath::fault::Plan;
+use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Said, program, run};
 use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
@@ -10,7 +11,7 @@ use insane_tests_network::load::{are_whole, flows, numbers};
 use insane_tests_network::{LIMIT, Random, eventually, law, law_holds, network_count, reliable, status};
 use std::process::Command;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
@@ -101,6 +102,64 @@ fn a_reliable_stream_moves_without_a_loss() {
 fn a_best_effort_stream_moves_in_order() {
     let _watchdog = Watchdog::start("best effort moves", TEST);
     moves(accelerated(Qos::default()));
+}
+
+/// In so many seconds streams may come back so often, if a hold begins with each loss and each is twice as long as the one before, up to 8 s.
+fn returns(mut seconds: f64) -> u64 {
+    let holds = [1.0, 2.0, 4.0].into_iter().chain(std::iter::repeat(8.0));
+    let fit = holds.take_while(|hold| {
+        seconds -= hold;
+        seconds >= 0.0
+    });
+    fit.count() as u64
+}
+
+/// A cable that comes and goes at random under a stream moves it away at once, and back only when it has stood for a while.
+fn outlives_a_cable_that_flaps(qos: Qos, seed: u64) {
+    let Some(cables) = Cables::new() else { return };
+    let change = |config: &mut Config| config.network.get_or_insert_default().return_most_ms = 8000;
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, change));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", "xdp");
+    let host = || status(&a)["network"]["hosts"][0].clone();
+    let moved = || host()["moves"].as_u64().unwrap_or(0);
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
+        flows(seen, &a);
+        let (mut chance, before, start, mut held) = (Random(seed), moved(), Instant::now(), Vec::new());
+        for _ in 0..20 {
+            cables.0.ip(0, "link set veth1 down").unwrap();
+            std::thread::sleep(Duration::from_millis(20 + chance.below(180)));
+            cables.0.ip(0, "link set veth1 up").unwrap();
+            std::thread::sleep(Duration::from_millis(150 + chance.below(500)));
+            let paths = host()["paths"].as_array().cloned().unwrap_or_default();
+            held.extend(paths.iter().filter_map(|path| path["hold_ms"].as_u64()).filter(|hold| *hold > 0));
+        }
+        let (moves, most) = (moved() - before, 1 + 2 * returns(start.elapsed().as_secs_f64()));
+        assert!((1..=most).contains(&moves), "{moves} moves, {most} at most; {}", law(&a));
+        assert!(held.iter().max() > Some(&1000), "{held:?}: each loss holds it off for longer");
+        let effective = towards(&stream, "host-1");
+        let said = "host-0 reaches host-1 over xdp again, and streams come back once it has stood for a while";
+        let waits = effective.datapath == "udp" && effective.reasons.iter().any(|reason| reason.contains(said));
+        assert!(waits || effective.datapath == "xdp", "{effective:?}");
+        goes_over(&stream, "host-1", "xdp");
+        assert!(towards(&stream, "host-1").reasons.is_empty());
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, reliable, &a);
+}
+
+#[test]
+fn a_reliable_stream_outlives_a_cable_that_flaps_with_few_moves_and_no_loss() {
+    let _watchdog = Watchdog::start("reliable, flaps", TEST);
+    outlives_a_cable_that_flaps(accelerated(reliable()), 3);
+}
+
+#[test]
+fn a_best_effort_stream_outlives_a_cable_that_flaps_with_few_moves_and_in_order() {
+    let _watchdog = Watchdog::start("best effort, flaps", TEST);
+    outlives_a_cable_that_flaps(accelerated(Qos::default()), 5);
 }
 
 /// What an operator says: `insane rebind` at the runtime of the source.

@@ -2,6 +2,7 @@
 //! and a plug-in's object that is not there yet. Without root: SKIPPED.
 
 use insane::{Event, Qos, Reliability, Session, SinkOptions, SourceOptions};
+use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
 use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
@@ -33,11 +34,20 @@ fn datapath(session: &insane::Session) -> serde_json::Value {
     status(session)["network"]["datapaths"][1].clone()
 }
 
+/// What goes again and again is meant to: streams are held off no longer than by the first loss.
+fn goes_often(config: &mut Config) {
+    let network = config.network.get_or_insert_default();
+    network.return_most_ms = network.return_ms;
+}
+
 /// A stream that runs goes elsewhere when the cable is taken away and comes back when it is made again, so many times.
 fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
     let Some(cables) = Cables::new() else { return };
     let [one, two] = [0, 1].map(|end| {
-        cables.runtime(PROGRAM, end, |config| library.into_iter().for_each(|library| on_dpdk(config, library)))
+        cables.runtime(PROGRAM, end, |config| {
+            goes_often(config);
+            library.into_iter().for_each(|library| on_dpdk(config, library));
+        })
     });
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, qos, "c");
@@ -166,7 +176,7 @@ fn kernel_udp_goes_on_when_its_interface_is_made_again() {
 fn messages_in_frames_outlive_their_interface_and_their_memory_goes_with_them() {
     let _watchdog = Watchdog::start("in frames", TEST);
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, goes_often));
     let (a, b) = (one.session("source"), two.session("sink"));
     let qos = accelerated(reliable());
     let options = SinkOptions { scattered: true, ..SinkOptions::default() };

@@ -64,6 +64,8 @@ pub(crate) struct OutFlow {
     pub(crate) word: Option<u64>,
     /// The other host has accepted it, in this connection of its path.
     pub(crate) accepted: bool,
+    /// Before that it was asked to go elsewhere: then it does so at once.
+    pub(crate) asked: bool,
     /// Another of its source's ended without being accepted: the other host may still wait for that.
     unheard: bool,
     /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
@@ -433,6 +435,7 @@ impl Host {
             behind: false,
             word: None,
             accepted: false,
+            asked: false,
             unheard: false,
             lost: false,
         };
