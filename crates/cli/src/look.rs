@@ -135,8 +135,19 @@ fn network(network: &Value) -> Outcome {
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
+        if let Some(moves) = moves_in_words(&h["moved"]) {
+            say!("    {moves}");
+        }
     }
     Ok(())
+}
+
+/// How long it took streams to move to other paths to a host, if any did.
+fn moves_in_words(moved: &Value) -> Option<String> {
+    let [count, last, mean, most] =
+        ["count", "last_us", "mean_us", "most_us"].map(|key| moved[key].as_u64().unwrap_or(0));
+    let times = format!("streams moved {count} times: the last in {last} us, {mean} us on average, {most} us at most");
+    (count > 0).then_some(times)
 }
 
 /// A path to another host, and what it carries.
@@ -227,6 +238,14 @@ mod tests {
         assert_eq!(path(true, 8968), "udp 10.0.0.2:7400 connected, frames of 8968 bytes");
         let less = "frames of 1472 bytes: those of up to 8968 that the interfaces take do not pass";
         assert_eq!(path(true, 1472), format!("udp 10.0.0.2:7400 connected, {less}"));
+    }
+
+    #[test]
+    fn how_long_moves_took_is_said_once_there_were_some() {
+        let moved = |count: u64| json!({"count": count, "last_us": 310, "mean_us": 400, "most_us": 1200});
+        assert_eq!((moves_in_words(&moved(0)), moves_in_words(&Value::Null)), (None, None));
+        let words = "streams moved 3 times: the last in 310 us, 400 us on average, 1200 us at most";
+        assert_eq!(moves_in_words(&moved(3)).as_deref(), Some(words));
     }
 
     #[test]

@@ -209,6 +209,11 @@ fn moves_on_request(qos: Qos, rounds: u64) {
         assert!(asked > rounds / 4, "{asked} asked");
     });
     are_whole(sent, &got, reliable, &a);
+    // How long each took is known once it is through.
+    let host = || status(&a)["network"]["hosts"][0].clone();
+    assert!(eventually(|| host()["moved"]["count"] == host()["moves"]), "{}", host());
+    let [last, mean, most] = ["last_us", "mean_us", "most_us"].map(|key| host()["moved"][key].as_u64().unwrap_or(0));
+    assert!(0 < last && last <= most && 0 < mean && mean <= most, "{}", host()["moved"]);
 }
 
 #[test]

@@ -464,6 +464,7 @@ impl Hub {
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
                 json!({
                     "address": h.address.to_string(), "name": h.name, "connected": h.is_connected(), "paths": paths, "moves": h.moves,
+                    "moved": h.move_times.report(),
                     "known": h.known.word(),
                     "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,

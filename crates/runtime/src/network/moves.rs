@@ -23,6 +23,7 @@ use insane_wire::control::{self, ToClient, to_client};
 use insane_wire::error::Code;
 use insane_wire::host::{self as wire, to_host::Body};
 use insane_wire::qos::Qos;
+use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,6 +38,30 @@ pub(crate) enum Whose {
     New,
     /// One that goes over this lane. It comes back to another only when that has stood for long enough since it was lost.
     Running(usize),
+}
+
+/// How long moves to a host took: from the decision until the other host had accepted the flow by which the stream goes on. For so
+/// long what its source emits waits, unless it is still under way by the path before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MoveTimes {
+    pub(crate) count: u64,
+    pub(crate) last: Duration,
+    pub(crate) most: Duration,
+    sum: Duration,
+}
+
+impl MoveTimes {
+    fn note(&mut self, took: Duration) {
+        (self.count, self.last, self.most) = (self.count + 1, took, self.most.max(took));
+        self.sum += took;
+    }
+
+    /// For reports, in microseconds.
+    pub(crate) fn report(&self) -> Value {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let mean = us(self.sum).checked_div(self.count).unwrap_or(0);
+        json!({"count": self.count, "last_us": us(self.last), "mean_us": mean, "most_us": us(self.most)})
+    }
 }
 
 impl Hub {
@@ -309,6 +334,14 @@ impl Hub {
         let Some(flow) = one.flows[at].as_mut() else { return };
         flow.accepted = true;
         let asked = std::mem::take(&mut flow.asked);
+        if let Some(since) = flow.moving.take() {
+            let took = now.saturating_sub(since);
+            one.move_times.note(took);
+            tracing::info!(
+                host = one.name, stream = flow.about.stream, epoch = %flow.epoch, to = self.ports[flow.number.lane].kind.name(),
+                took_us = took.as_micros(), "stream has moved"
+            );
+        }
         if self.ports.len() > 1 {
             self.rebind_if_better(host, (at, asked), now);
         }
@@ -319,9 +352,11 @@ impl Hub {
         let one = &mut self.hosts[host];
         let Some(flow) = one.flows[at].as_ref() else { return };
         let (about, accounts) = (one.about(flow, &self.sinks), flow.accounts.clone());
+        // If it had not come here yet it has been on its way since it left.
+        let since = flow.moving.unwrap_or(now);
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
-            to = self.ports[to].kind.name(), "stream moved"
+            to = self.ports[to].kind.name(), "stream moves"
         );
         let is_up = one.lanes.is_up(flow.number.lane);
         let said = wire::Source { gone: !is_up, ..about.clone() };
@@ -329,6 +364,7 @@ impl Hub {
         self.words += usize::from(word.is_some());
         one.moves += 1;
         let Some(heir) = one.open_heir(at, to, about, word) else { return };
+        one.flows[heir].iter_mut().for_each(|flow| flow.moving = Some(since));
         if !is_up {
             one.schedule_again(now, at);
         }

@@ -367,3 +367,38 @@ fn who_opens_a_stream_asks_for_a_move_or_restarts_does_not_wait_for_what_flaps()
         assert_eq!(stand.hub.choose(0, "any", accelerated(), Whose::New).kind, Kind::Xdp, "and under strict");
     }
 }
+
+#[test]
+fn how_long_a_move_takes_is_from_the_decision_until_the_other_host_goes_along() {
+    for number in [0, 1] {
+        let (mut stand, mut besides, _speaker) = beside(number);
+        let times = |stand: &Stand| (stand.hub.hosts[0].move_times.count, stand.hub.hosts[0].move_times.last);
+        assert_eq!(times(&stand), (0, Duration::ZERO), "{number}: it was opened there");
+        let now = stand.now;
+        for path in [stand.hub.hosts[0].lanes.path(1).unwrap(), &mut besides[0].path] {
+            path.disconnect(now);
+        }
+        stand.hub.events(0, now, None);
+        assert_eq!((open_lanes(&stand), stand.hub.hosts[0].moves, times(&stand).0), (vec![HOME], 1, 0), "{number}");
+        // The host is busy with something else for a while.
+        for _ in 0..20 {
+            stand.now += Duration::from_millis(20);
+            stand.turns(false);
+        }
+        assert_eq!(times(&stand).0, 0, "{number}");
+        pass(&mut stand, &mut besides);
+        let (count, took) = times(&stand);
+        assert!(count == 1 && took > Duration::from_millis(400) && took < stand.now - now, "{number}: {took:?}");
+        // If the host is lost meanwhile that was no pause of a move.
+        comes_back_in(&mut stand, &mut besides);
+        pass(&mut stand, &mut besides);
+        let now = stand.now;
+        stand.hub.hosts[0].lanes.path(1).unwrap().disconnect(now);
+        stand.hub.events(0, now, None);
+        let before = times(&stand).0;
+        stand.hub.hosts[0].lanes.path(HOME).unwrap().disconnect(now);
+        stand.hub.events(0, now, None);
+        stand.pass(Duration::from_secs(1));
+        assert_eq!(times(&stand).0, before, "{number}");
+    }
+}
