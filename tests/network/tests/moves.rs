@@ -6,9 +6,10 @@ use insane_datapath::fault::Plan;
 use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Said, program, run};
-use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
-use insane_tests_network::load::{are_whole, flows, numbers};
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
+use insane_tests_network::load::{Pace, are_whole, flows, numbers, numbers_at, take_the_rest};
 use insane_tests_network::{LIMIT, Random, eventually, law, law_holds, network_count, reliable, status};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -163,7 +164,7 @@ fn a_best_effort_stream_outlives_a_cable_that_flaps_with_few_moves_and_in_order(
 }
 
 /// What an operator says: `insane rebind` at the runtime of the source.
-fn rebind(socket: &std::path::Path, more: &[&str]) -> Said {
+fn rebind(socket: &Path, more: &[&str]) -> Said {
     // Looking for it asks cargo, which takes long.
     static INSANE: LazyLock<std::path::PathBuf> = LazyLock::new(|| program("insane-cli", "insane"));
     let mut command = Command::new(&*INSANE);
@@ -171,29 +172,32 @@ fn rebind(socket: &std::path::Path, more: &[&str]) -> Said {
 }
 
 /// A stream is moved to and fro on request, hundreds of times while messages flow; nothing is reordered, repeated or, if reliable,
-/// lost.
-fn moves_on_request(qos: Qos, rounds: u64) {
+/// lost. With the object of DPDK it is that beside UDP, on AF_PACKET, else AF_XDP.
+fn moves_on_request(qos: Qos, rounds: u64, pace: Pace, dpdk: Option<&Path>) {
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| dpdk.into_iter().for_each(|library| on_dpdk(config, library)))
+    });
+    let beside = if dpdk.is_some() { "dpdk" } else { "xdp" };
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, qos, "c");
-    goes_over(&stream, "host-1", "xdp");
+    goes_over(&stream, "host-1", beside);
     let moved = || status(&a)["network"]["hosts"][0]["moves"].as_u64().unwrap_or(0);
     let socket = one.socket();
     let reliable = qos.reliability() == Reliability::Reliable;
-    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
+    let (sent, mut got) = numbers_at(pace, &source, &sink, reliable, |seen| {
         let before = moved();
         let mut chance = Random(rounds);
-        let (mut at, mut asked) = ("xdp", 0u64);
+        let (mut at, mut asked) = (beside, 0u64);
         // A request that comes before the last move is through may find the stream where it is to be: where moves take long, more of them are
         // needed.
         for round in 0.. {
             if round >= rounds && moved() >= before + rounds / 4 {
                 break;
             }
-            let to = ["udp", "xdp", "auto"][chance.below(3) as usize];
-            // The table says xdp.
-            let (from, real) = (at, if to == "auto" { "xdp" } else { to });
+            let to = ["udp", beside, "auto"][chance.below(3) as usize];
+            // The table says what is beside.
+            let (from, real) = (at, if to == "auto" { beside } else { to });
             at = real;
             let said = rebind(&socket, &["--datapath", to]);
             assert_eq!(said.code(), 0, "{said:?}");
@@ -208,6 +212,7 @@ fn moves_on_request(qos: Qos, rounds: u64) {
         flows(seen, &a);
         assert!(asked > rounds / 4, "{asked} asked");
     });
+    take_the_rest(&sink, &mut got, &a);
     are_whole(sent, &got, reliable, &a);
     // How long each took is known once it is through.
     let host = || status(&a)["network"]["hosts"][0].clone();
@@ -219,13 +224,43 @@ fn moves_on_request(qos: Qos, rounds: u64) {
 #[test]
 fn a_reliable_stream_moves_on_request_without_a_loss() {
     let _watchdog = Watchdog::start("reliable, on request", TEST);
-    moves_on_request(accelerated(reliable()), 250);
+    moves_on_request(accelerated(reliable()), 250, Pace::Steady, None);
 }
 
 #[test]
 fn a_best_effort_stream_moves_on_request_in_order() {
     let _watchdog = Watchdog::start("best effort, on request", TEST);
-    moves_on_request(accelerated(Qos::default()), 250);
+    moves_on_request(accelerated(Qos::default()), 250, Pace::Steady, None);
+}
+
+#[test]
+fn a_reliable_stream_under_full_load_moves_on_request_without_a_loss() {
+    let _watchdog = Watchdog::start("reliable, full load", TEST);
+    moves_on_request(accelerated(reliable()), 250, Pace::Full, None);
+}
+
+#[test]
+fn a_best_effort_stream_under_full_load_moves_on_request_in_order() {
+    let _watchdog = Watchdog::start("best effort, full load", TEST);
+    moves_on_request(accelerated(Qos::default()), 250, Pace::Full, None);
+}
+
+#[test]
+fn a_reliable_stream_moves_between_dpdk_and_udp_on_request_without_a_loss() {
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    for pace in [Pace::Steady, Pace::Full] {
+        let _watchdog = Watchdog::start("reliable, dpdk", TEST);
+        moves_on_request(unsparing(reliable()), 120, pace, Some(&library));
+    }
+}
+
+#[test]
+fn a_best_effort_stream_moves_between_dpdk_and_udp_on_request_in_order() {
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    for pace in [Pace::Steady, Pace::Full] {
+        let _watchdog = Watchdog::start("best effort, dpdk", TEST);
+        moves_on_request(unsparing(Qos::default()), 120, pace, Some(&library));
+    }
 }
 
 /// What cannot be done changes nothing and says why; what was asked for says so in the reasons, holds for streams that are opened
