@@ -126,6 +126,9 @@ fn network(network: &Value) -> Outcome {
     say!("\nnetwork");
     for d in list(network, "datapaths") {
         say!("  {} at {}: {}: {}", text(d, "kind"), text(d, "address"), text(d, "state"), text(d, "text"));
+        if !text(d, "lost").is_empty() {
+            say!("    lost {} times, the last because: {}", d["losses"], text(d, "lost"));
+        }
         let (capture, number) = (&d["capture"], |key| d["capture"][key].as_u64().unwrap_or(0));
         if capture.is_object() {
             let [seconds, frames, dropped] = ["seconds", "frames", "dropped"].map(number);

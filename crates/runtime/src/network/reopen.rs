@@ -168,7 +168,7 @@ impl Hub {
             Ok(()) => {
                 tracing::info!(why, "kernel UDP open again");
                 state.losses += 1;
-                (state.is, state.tries) = (Ok("kernel UDP".into()), 0);
+                (state.is, state.tries, state.lost) = (Ok("kernel UDP".into()), 0, Some(why.to_owned()));
             }
             Err(e) => {
                 state.tries += 1;
@@ -186,7 +186,7 @@ impl Hub {
         tracing::warn!(kind = kind.name(), why, "datapath lost");
         note(&self.states, number, |state| {
             state.losses += 1;
-            (state.is, state.tap, state.tries) = (Err(why.clone()), None, 0);
+            (state.is, state.tap, state.tries, state.lost) = (Err(why.clone()), None, 0, Some(why.clone()));
         });
         let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why));
         self.domains.iter_mut().for_each(|domain| domain.borrow_no_more(port.lender));
