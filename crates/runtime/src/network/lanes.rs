@@ -132,12 +132,12 @@ impl Lanes {
 
     /// Time has passed. Returns whether streams may come back to one of the lanes from now on.
     pub(crate) fn end_holds(&mut self, now: Duration) -> bool {
-        self.steady.iter_mut().fold(false, |any, steady| steady.on_time(now) || any)
+        self.steady.iter_mut().filter_map(|steady| steady.on_time(now).then_some(())).count() > 0
     }
 
     /// The host's runtime is another one: how steady the lanes to the one before were is of no meaning. Returns as [`Self::end_holds`].
     pub(crate) fn forget_losses(&mut self) -> bool {
-        self.steady.iter_mut().fold(false, |any, steady| steady.forget() || any)
+        self.steady.iter_mut().filter_map(|steady| steady.forget().then_some(())).count() > 0
     }
 
     /// The next event of any of the paths.
