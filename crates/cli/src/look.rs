@@ -126,6 +126,9 @@ fn network(network: &Value) -> Outcome {
     say!("\nnetwork");
     for d in list(network, "datapaths") {
         say!("  {} at {}: {}: {}", text(d, "kind"), text(d, "address"), text(d, "state"), text(d, "text"));
+        if !text(d, "lost").is_empty() {
+            say!("    lost {} times, the last because: {}", d["losses"], text(d, "lost"));
+        }
         let (capture, number) = (&d["capture"], |key| d["capture"][key].as_u64().unwrap_or(0));
         if capture.is_object() {
             let [seconds, frames, dropped] = ["seconds", "frames", "dropped"].map(number);
@@ -135,6 +138,9 @@ fn network(network: &Value) -> Outcome {
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
+        if let Some(moves) = moves_in_words(&h["moved"]) {
+            say!("    {moves}");
+        }
     }
     Ok(())
 }
@@ -142,6 +148,14 @@ fn network(network: &Value) -> Outcome {
 /// A session's process id. The runtime cannot know that of a process in another PID namespace.
 fn pid(session: &Value) -> String {
     session["pid"].as_u64().map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
+}
+
+/// How long it took streams to move to other paths to a host, if any did.
+fn moves_in_words(moved: &Value) -> Option<String> {
+    let [count, last, mean, most] =
+        ["count", "last_us", "mean_us", "most_us"].map(|key| moved[key].as_u64().unwrap_or(0));
+    let times = format!("streams moved {count} times: the last in {last} us, {mean} us on average, {most} us at most");
+    (count > 0).then_some(times)
 }
 
 /// A path to another host, and what it carries.
@@ -154,7 +168,11 @@ fn path_in_words(path: &Value) -> String {
         true => format!("connected, frames of {size} bytes"),
         false => "not connected".to_owned(),
     };
-    format!("{} {} {state}", text(path, "datapath"), text(path, "address"))
+    let held = path["hold_ms"]
+        .as_u64()
+        .filter(|hold| *hold > 0)
+        .map(|hold| format!(", lost before: streams come back when it has stood for {} s", hold as f64 / 1000.0));
+    format!("{} {} {state}{}", text(path, "datapath"), text(path, "address"), held.unwrap_or_default())
 }
 
 impl Doctor {
@@ -233,5 +251,23 @@ mod tests {
         assert_eq!(path(true, 8968), "udp 10.0.0.2:7400 connected, frames of 8968 bytes");
         let less = "frames of 1472 bytes: those of up to 8968 that the interfaces take do not pass";
         assert_eq!(path(true, 1472), format!("udp 10.0.0.2:7400 connected, {less}"));
+    }
+
+    #[test]
+    fn how_long_moves_took_is_said_once_there_were_some() {
+        let moved = |count: u64| json!({"count": count, "last_us": 310, "mean_us": 400, "most_us": 1200});
+        assert_eq!((moves_in_words(&moved(0)), moves_in_words(&Value::Null)), (None, None));
+        let words = "streams moved 3 times: the last in 310 us, 400 us on average, 1200 us at most";
+        assert_eq!(moves_in_words(&moved(3)).as_deref(), Some(words));
+    }
+
+    #[test]
+    fn a_path_that_streams_do_not_come_back_to_yet_says_so() {
+        let path = |hold: u64| {
+            path_in_words(&json!({"datapath": "xdp", "address": "10.0.0.2:7400", "connected": true, "hold_ms": hold}))
+        };
+        assert_eq!(path(0), "xdp 10.0.0.2:7400 connected, frames of 0 bytes");
+        let held = "lost before: streams come back when it has stood for 2.5 s";
+        assert_eq!(path(2500), format!("xdp 10.0.0.2:7400 connected, frames of 0 bytes, {held}"));
     }
 }

@@ -55,6 +55,11 @@ pub struct Network {
     pub stale_ms: u64,
     /// How long the sinks of reliable streams outlive the loss of their host, and sources the loss of this runtime, in milliseconds.
     pub patience_ms: u64,
+    /// A datapath that was lost must stand for so long before streams come back to it, in milliseconds, and twice as long with each
+    /// further loss; 0: they come back at once.
+    pub return_ms: u64,
+    /// So long at most, in milliseconds. When it has stood for so long after that its losses are forgotten.
+    pub return_most_ms: u64,
     /// Whether nobody else uses the links to the peers: no congestion response and no pacing.
     pub dedicated: bool,
     /// What kernel UDP holds of what comes until the network thread takes it, in KiB. It is all that other hosts have under way to this
@@ -208,6 +213,8 @@ impl Default for Network {
             silence_ms: 1750,
             stale_ms: 500,
             patience_ms: 10_000,
+            return_ms: 1000,
+            return_most_ms: 60_000,
             dedicated: false,
             receive_buffer_kib: 4096,
             memory_mib: 256,
@@ -245,6 +252,8 @@ impl Network {
             ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
             ("stale_ms", self.stale_ms, 0..=60_000, "0 to 60000 milliseconds"),
             ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),
+            ("return_ms", self.return_ms, 0..=60_000, "0 to 60000 milliseconds"),
+            ("return_most_ms", self.return_most_ms, 0..=3_600_000, "0 to 3600000 milliseconds"),
             ("receive_buffer_kib", self.receive_buffer_kib, 64..=1_048_576, "64 to 1048576 KiB"),
             ("memory_mib", self.memory_mib, 1..=65_536, "1 to 65536 MiB"),
         ] {
@@ -717,6 +726,8 @@ mod tests {
             ("listen = \"127.0.0.1:1\"\npeers = [\"[::1]:1\"]", "network.peers"),
             ("listen = \"127.0.0.1:1\"\npeers = [\"127.0.0.1:1\"]", "network.peers"),
             ("silence_ms = 5", "network.silence_ms"),
+            ("return_ms = 60001", "network.return_ms"),
+            ("return_most_ms = 3600001", "network.return_most_ms"),
             ("scheduler = \"fair\"", "fair"),
             ("[[network.class]]\nweight = 0", "network.class.weight"),
             ("[[network.class]]\nwhen = \"timing=sensitive\"", "network.class: no row is for"),

@@ -44,7 +44,10 @@ pub fn report(core: &Core, asker: Conn, datapaths: &[Value]) -> Value {
     for one in datapaths {
         let word = |key: &str| one[key].as_str().unwrap_or_default();
         let on = if word("interface").is_empty() { String::new() } else { format!(" on {}", word("interface")) };
-        let text = format!("{}{on} at {}: {}: {}", word("kind"), word("address"), word("state"), word("text"));
+        let lost = one["losses"].as_u64().filter(|losses| *losses > 0 && !word("lost").is_empty());
+        let lost = lost.map(|losses| format!(" (lost {losses} times, the last because: {})", word("lost")));
+        let (kind, address, state, said) = (word("kind"), word("address"), word("state"), word("text"));
+        let text = format!("{kind}{on} at {address}: {state}: {said}{}", lost.unwrap_or_default());
         let hint =
             "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s";
         checks.push(check("datapath", word("state") == "open", text, hint));

@@ -44,6 +44,8 @@ pub fn local(requested: Qos) -> EffectiveQos {
 pub enum Standing {
     /// Both have it, and are connected by it.
     Connected,
+    /// Both have it, and are connected by it again: so soon after it was lost that streams do not come back yet.
+    Held,
     /// Both have it, and no connection stands.
     Unconnected,
     /// The other host offers none.
@@ -70,6 +72,9 @@ impl Standing {
         let kind = kind.name();
         match self {
             Self::Connected => None,
+            Self::Held => Some(format!(
+                "{own} reaches {host} over {kind} again, and streams come back once it has stood for a while"
+            )),
             Self::Unconnected => Some(format!("{own} does not reach {host} over {kind}")),
             Self::NotThere => Some(format!("{host} offers no {kind}")),
             Self::NotHere(why) => Some(format!("{own} has no {kind}: {why}")),

@@ -61,6 +61,28 @@ impl Cables {
         run("ip", &format!("netns exec {} ping -n -q -c 3 -i 0.02 -W 5 {to}", self.0.name(0)))
     }
 
+    /// Takes a cable away, at both ends.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn take_away(&self, device: &str) {
+        self.0.ip(0, &format!("link del {device}")).expect("it is there");
+    }
+
+    /// Makes it again as it was.
+    ///
+    /// # Panics
+    /// When that cannot be done.
+    pub fn make_again(&self, device: &str) {
+        let there = self.0.name(1);
+        self.0.ip(0, &format!("link add {device} type veth peer name {device} netns {there}")).expect("it can be made");
+        let net = if device == "veth0" { 95 } else { 96 };
+        for end in 0..2 {
+            self.0.ip(end, &format!("addr add 10.{net}.0.{}/24 dev {device}", end + 1)).expect("an address");
+            self.0.ip(end, &format!("link set {device} up")).expect("it goes up");
+        }
+    }
+
     /// Whether an XDP program is attached to an end's interface.
     ///
     /// # Panics

@@ -11,13 +11,22 @@ fn times(n: u32) -> usize {
     [50, 300, 50, 120, 375][n as usize % 5]
 }
 
+/// How fast numbers are emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Some, and then a millisecond of nothing.
+    Steady,
+    /// As fast as the source gets buffers.
+    Full,
+}
+
 /// Emits numbers until it is told to stop; how many.
-fn count_up(source: &Source, stop: &AtomicBool) -> u32 {
+fn count_up(source: &Source, pace: Pace, stop: &AtomicBool) -> u32 {
     let mut next = 0u32;
     while !stop.load(Ordering::Relaxed) {
         source.send(&next.to_le_bytes().repeat(times(next))).expect("it is taken");
         next += 1;
-        if next.is_multiple_of(16) {
+        if pace == Pace::Steady && next.is_multiple_of(16) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -53,9 +62,23 @@ fn take_numbers(sink: &Sink, over: &AtomicBool, seen: &AtomicUsize) -> Vec<u32> 
 /// # Panics
 /// As `meanwhile`, or when a number is not whole.
 pub fn numbers(source: &Source, sink: &Sink, reliable: bool, meanwhile: impl FnOnce(&AtomicUsize)) -> (u32, Vec<u32>) {
+    numbers_at(Pace::Steady, source, sink, reliable, meanwhile)
+}
+
+/// As [`numbers`], this fast.
+///
+/// # Panics
+/// As [`numbers`].
+pub fn numbers_at(
+    pace: Pace,
+    source: &Source,
+    sink: &Sink,
+    reliable: bool,
+    meanwhile: impl FnOnce(&AtomicUsize),
+) -> (u32, Vec<u32>) {
     let (stop, over, seen) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| count_up(source, &stop));
+        let sender = scope.spawn(|| count_up(source, pace, &stop));
         let taker = scope.spawn(|| take_numbers(sink, &over, &seen));
         // Ends the threads even if something here fails.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&seen)));

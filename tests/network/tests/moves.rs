@@ -3,14 +3,16 @@
 
 use insane::{Qos, Reliability};
 use insane_datapath::fault::Plan;
+use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Said, program, run};
-use insane_tests_network::cables::{Cables, accelerated, ends, goes_over, towards};
-use insane_tests_network::load::{are_whole, flows, numbers};
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
+use insane_tests_network::load::{Pace, are_whole, flows, numbers, numbers_at, take_the_rest};
 use insane_tests_network::{LIMIT, Random, eventually, law, law_holds, network_count, reliable, status};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TEST: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
@@ -103,8 +105,66 @@ fn a_best_effort_stream_moves_in_order() {
     moves(accelerated(Qos::default()));
 }
 
+/// In so many seconds streams may come back so often, if a hold begins with each loss and each is twice as long as the one before, up to 8 s.
+fn returns(mut seconds: f64) -> u64 {
+    let holds = [1.0, 2.0, 4.0].into_iter().chain(std::iter::repeat(8.0));
+    let fit = holds.take_while(|hold| {
+        seconds -= hold;
+        seconds >= 0.0
+    });
+    fit.count() as u64
+}
+
+/// A cable that comes and goes at random under a stream moves it away at once, and back only when it has stood for a while.
+fn outlives_a_cable_that_flaps(qos: Qos, seed: u64) {
+    let Some(cables) = Cables::new() else { return };
+    let change = |config: &mut Config| config.network.get_or_insert_default().return_most_ms = 8000;
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, change));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", "xdp");
+    let host = || status(&a)["network"]["hosts"][0].clone();
+    let moved = || host()["moves"].as_u64().unwrap_or(0);
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
+        flows(seen, &a);
+        let (mut chance, before, start, mut held) = (Random(seed), moved(), Instant::now(), Vec::new());
+        for _ in 0..20 {
+            cables.0.ip(0, "link set veth1 down").unwrap();
+            std::thread::sleep(Duration::from_millis(20 + chance.below(180)));
+            cables.0.ip(0, "link set veth1 up").unwrap();
+            std::thread::sleep(Duration::from_millis(150 + chance.below(500)));
+            let paths = host()["paths"].as_array().cloned().unwrap_or_default();
+            held.extend(paths.iter().filter_map(|path| path["hold_ms"].as_u64()).filter(|hold| *hold > 0));
+        }
+        let (moves, most) = (moved() - before, 1 + 2 * returns(start.elapsed().as_secs_f64()));
+        assert!((1..=most).contains(&moves), "{moves} moves, {most} at most; {}", law(&a));
+        assert!(held.iter().max() > Some(&1000), "{held:?}: each loss holds it off for longer");
+        let effective = towards(&stream, "host-1");
+        let said = "host-0 reaches host-1 over xdp again, and streams come back once it has stood for a while";
+        let waits = effective.datapath == "udp" && effective.reasons.iter().any(|reason| reason.contains(said));
+        assert!(waits || effective.datapath == "xdp", "{effective:?}");
+        goes_over(&stream, "host-1", "xdp");
+        assert!(towards(&stream, "host-1").reasons.is_empty());
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, reliable, &a);
+}
+
+#[test]
+fn a_reliable_stream_outlives_a_cable_that_flaps_with_few_moves_and_no_loss() {
+    let _watchdog = Watchdog::start("reliable, flaps", TEST);
+    outlives_a_cable_that_flaps(accelerated(reliable()), 3);
+}
+
+#[test]
+fn a_best_effort_stream_outlives_a_cable_that_flaps_with_few_moves_and_in_order() {
+    let _watchdog = Watchdog::start("best effort, flaps", TEST);
+    outlives_a_cable_that_flaps(accelerated(Qos::default()), 5);
+}
+
 /// What an operator says: `insane rebind` at the runtime of the source.
-fn rebind(socket: &std::path::Path, more: &[&str]) -> Said {
+fn rebind(socket: &Path, more: &[&str]) -> Said {
     // Looking for it asks cargo, which takes long.
     static INSANE: LazyLock<std::path::PathBuf> = LazyLock::new(|| program("insane-cli", "insane"));
     let mut command = Command::new(&*INSANE);
@@ -112,29 +172,32 @@ fn rebind(socket: &std::path::Path, more: &[&str]) -> Said {
 }
 
 /// A stream is moved to and fro on request, hundreds of times while messages flow; nothing is reordered, repeated or, if reliable,
-/// lost.
-fn moves_on_request(qos: Qos, rounds: u64) {
+/// lost. With the object of DPDK it is that beside UDP, on AF_PACKET, else AF_XDP.
+fn moves_on_request(qos: Qos, rounds: u64, pace: Pace, dpdk: Option<&Path>) {
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| dpdk.into_iter().for_each(|library| on_dpdk(config, library)))
+    });
+    let beside = if dpdk.is_some() { "dpdk" } else { "xdp" };
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, qos, "c");
-    goes_over(&stream, "host-1", "xdp");
+    goes_over(&stream, "host-1", beside);
     let moved = || status(&a)["network"]["hosts"][0]["moves"].as_u64().unwrap_or(0);
     let socket = one.socket();
     let reliable = qos.reliability() == Reliability::Reliable;
-    let (sent, got) = numbers(&source, &sink, reliable, |seen| {
+    let (sent, mut got) = numbers_at(pace, &source, &sink, reliable, |seen| {
         let before = moved();
         let mut chance = Random(rounds);
-        let (mut at, mut asked) = ("xdp", 0u64);
+        let (mut at, mut asked) = (beside, 0u64);
         // A request that comes before the last move is through may find the stream where it is to be: where moves take long, more of them are
         // needed.
         for round in 0.. {
             if round >= rounds && moved() >= before + rounds / 4 {
                 break;
             }
-            let to = ["udp", "xdp", "auto"][chance.below(3) as usize];
-            // The table says xdp.
-            let (from, real) = (at, if to == "auto" { "xdp" } else { to });
+            let to = ["udp", beside, "auto"][chance.below(3) as usize];
+            // The table says what is beside.
+            let (from, real) = (at, if to == "auto" { beside } else { to });
             at = real;
             let said = rebind(&socket, &["--datapath", to]);
             assert_eq!(said.code(), 0, "{said:?}");
@@ -149,19 +212,55 @@ fn moves_on_request(qos: Qos, rounds: u64) {
         flows(seen, &a);
         assert!(asked > rounds / 4, "{asked} asked");
     });
+    take_the_rest(&sink, &mut got, &a);
     are_whole(sent, &got, reliable, &a);
+    // How long each took is known once it is through.
+    let host = || status(&a)["network"]["hosts"][0].clone();
+    assert!(eventually(|| host()["moved"]["count"] == host()["moves"]), "{}", host());
+    let [last, mean, most] = ["last_us", "mean_us", "most_us"].map(|key| host()["moved"][key].as_u64().unwrap_or(0));
+    assert!(0 < last && last <= most && 0 < mean && mean <= most, "{}", host()["moved"]);
 }
 
 #[test]
 fn a_reliable_stream_moves_on_request_without_a_loss() {
     let _watchdog = Watchdog::start("reliable, on request", TEST);
-    moves_on_request(accelerated(reliable()), 250);
+    moves_on_request(accelerated(reliable()), 250, Pace::Steady, None);
 }
 
 #[test]
 fn a_best_effort_stream_moves_on_request_in_order() {
     let _watchdog = Watchdog::start("best effort, on request", TEST);
-    moves_on_request(accelerated(Qos::default()), 250);
+    moves_on_request(accelerated(Qos::default()), 250, Pace::Steady, None);
+}
+
+#[test]
+fn a_reliable_stream_under_full_load_moves_on_request_without_a_loss() {
+    let _watchdog = Watchdog::start("reliable, full load", TEST);
+    moves_on_request(accelerated(reliable()), 250, Pace::Full, None);
+}
+
+#[test]
+fn a_best_effort_stream_under_full_load_moves_on_request_in_order() {
+    let _watchdog = Watchdog::start("best effort, full load", TEST);
+    moves_on_request(accelerated(Qos::default()), 250, Pace::Full, None);
+}
+
+#[test]
+fn a_reliable_stream_moves_between_dpdk_and_udp_on_request_without_a_loss() {
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    for pace in [Pace::Steady, Pace::Full] {
+        let _watchdog = Watchdog::start("reliable, dpdk", TEST);
+        moves_on_request(unsparing(reliable()), 120, pace, Some(&library));
+    }
+}
+
+#[test]
+fn a_best_effort_stream_moves_between_dpdk_and_udp_on_request_in_order() {
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    for pace in [Pace::Steady, Pace::Full] {
+        let _watchdog = Watchdog::start("best effort, dpdk", TEST);
+        moves_on_request(unsparing(Qos::default()), 120, pace, Some(&library));
+    }
 }
 
 /// What cannot be done changes nothing and says why; what was asked for says so in the reasons, holds for streams that are opened

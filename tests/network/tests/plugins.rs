@@ -1,11 +1,12 @@
 //! Two runtimes with a datapath from somebody's shared object: the template in C that comes with `insane_datapath.h`, frames over
 //! Unix sockets. Without a C compiler: SKIPPED.
 
-use insane::Qos;
+use insane::{Event, Qos, Reliability};
 use insane_runtime::config::{Config, Datapath, Kind, Policy};
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::run;
 use insane_tests_network::cables::{accelerated, ends, goes_over, towards};
+use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
 use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, reliable, status};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -137,4 +138,50 @@ fn a_plugin_whose_object_comes_later_is_taken_then() {
     source.send(b"by the plug-in").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"by the plug-in");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// A plug-in of the source's host says after so many frames that a call of its does not work any more, each time that it was opened: the
+/// stream goes on over UDP, and comes back.
+fn fails_under_a_stream(qos: Qos, call: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let [one, two] = two(&library, folder.path(), |end, datapath| {
+        if end == 0 {
+            datapath.options.insert(format!("fail_{call}_after"), "300".into());
+        }
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, qos, "c");
+    goes_over(&stream, "host-1", "plugin");
+    let reliable = qos.reliability() == Reliability::Reliable;
+    let report = || status(&a)["network"]["datapaths"][1].clone();
+    let (sent, mut got) = numbers(&source, &sink, reliable, |seen| {
+        flows(seen, &a);
+        assert!(eventually(|| report()["losses"].as_u64() >= Some(2)), "{}", report());
+        flows(seen, &a);
+    });
+    take_the_rest(&sink, &mut got, &a);
+    are_whole(sent, &got, reliable, &a);
+    let why = format!("`{call}` says that it does not work any more");
+    assert!(report()["lost"].as_str().is_some_and(|said| said.contains(&why)), "{}", report());
+    let doctor = a.report("doctor").unwrap();
+    assert!(doctor.contains("times, the last because: ") && doctor.contains(&why), "{doctor}");
+    // The source was told each time, and of its way back.
+    let told = |event: Event| if let Event::QosChanged { effective, .. } = event { Some(effective) } else { None };
+    let told: Vec<_> = a.events().into_iter().filter_map(told).collect();
+    let failed = told.iter().position(|is| is.datapath == "udp" && is.reasons.iter().any(|said| said.contains(&why)));
+    let back = failed.is_some_and(|at| told[at..].iter().any(|is| is.datapath == "plugin" && is.reasons.is_empty()));
+    assert!(back, "{told:?}");
+}
+
+#[test]
+fn a_plugin_that_fails_under_a_reliable_stream_costs_it_nothing_and_says_why() {
+    let _watchdog = Watchdog::start("reliable, fails", TEST);
+    ["send", "receive"].into_iter().for_each(|call| fails_under_a_stream(accelerated(reliable()), call));
+}
+
+#[test]
+fn a_plugin_that_fails_under_a_best_effort_stream_leaves_it_in_order() {
+    let _watchdog = Watchdog::start("best effort, fails", TEST);
+    ["send", "receive"].into_iter().for_each(|call| fails_under_a_stream(accelerated(Qos::default()), call));
 }

@@ -2,6 +2,7 @@
 //! and a plug-in's object that is not there yet. Without root: SKIPPED.
 
 use insane::{Event, Qos, Reliability, Session, SinkOptions, SourceOptions};
+use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
 use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
@@ -12,32 +13,25 @@ use std::time::Duration;
 const TEST: Duration = Duration::from_secs(240);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 
-/// Takes a cable away, at both ends.
-fn take_away(cables: &Cables, device: &str) {
-    cables.0.ip(0, &format!("link del {device}")).expect("it is there");
-}
-
-/// Makes it again as it was.
-fn make_again(cables: &Cables, device: &str) {
-    let there = cables.0.name(1);
-    cables.0.ip(0, &format!("link add {device} type veth peer name {device} netns {there}")).expect("it can be made");
-    let net = if device == "veth0" { 95 } else { 96 };
-    for end in 0..2 {
-        cables.0.ip(end, &format!("addr add 10.{net}.0.{}/24 dev {device}", end + 1)).expect("an address");
-        cables.0.ip(end, &format!("link set {device} up")).expect("it goes up");
-    }
-}
-
 /// What a runtime says of the datapath beside kernel UDP.
 fn datapath(session: &insane::Session) -> serde_json::Value {
     status(session)["network"]["datapaths"][1].clone()
+}
+
+/// What goes again and again is meant to: streams are held off no longer than by the first loss.
+fn goes_often(config: &mut Config) {
+    let network = config.network.get_or_insert_default();
+    network.return_most_ms = network.return_ms;
 }
 
 /// A stream that runs goes elsewhere when the cable is taken away and comes back when it is made again, so many times.
 fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
     let Some(cables) = Cables::new() else { return };
     let [one, two] = [0, 1].map(|end| {
-        cables.runtime(PROGRAM, end, |config| library.into_iter().for_each(|library| on_dpdk(config, library)))
+        cables.runtime(PROGRAM, end, |config| {
+            goes_often(config);
+            library.into_iter().for_each(|library| on_dpdk(config, library));
+        })
     });
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, qos, "c");
@@ -47,13 +41,13 @@ fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
     let (sent, mut got) = numbers(&source, &sink, reliable, |seen| {
         for round in 0..rounds {
             flows(seen, &a);
-            take_away(&cables, "veth1");
+            cables.take_away("veth1");
             goes_over(&stream, "host-1", "udp");
             let reasons = || towards(&stream, "host-1").reasons;
             let said = format!("host-0 has no {kind}: ");
             assert!(eventually(|| reasons().iter().any(|reason| reason.contains(&said))), "{:?}", reasons());
             flows(seen, &a);
-            make_again(&cables, "veth1");
+            cables.make_again("veth1");
             goes_over(&stream, "host-1", kind);
             let report = datapath(&a);
             assert_eq!((report["state"].as_str(), report["losses"].as_u64()), (Some("open"), Some(round + 1)));
@@ -111,7 +105,7 @@ fn a_stream_comes_back_to_dpdk_on_an_interface_that_is_made_again() {
 fn a_runtime_that_started_before_its_interface_takes_it_when_it_is_there() {
     let _watchdog = Watchdog::start("before its interface", TEST);
     let Some(cables) = Cables::new() else { return };
-    take_away(&cables, "veth1");
+    cables.take_away("veth1");
     let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
@@ -122,7 +116,7 @@ fn a_runtime_that_started_before_its_interface_takes_it_when_it_is_there() {
     assert!(doctor.contains("xdp on veth1 at 10.96.0.100/24: absent") && doctor.contains("tried again by itself"));
     let (sent, got) = numbers(&source, &sink, true, |seen| {
         flows(seen, &a);
-        make_again(&cables, "veth1");
+        cables.make_again("veth1");
         goes_over(&stream, "host-1", "xdp");
         assert!(towards(&stream, "host-1").reasons.is_empty());
         flows(seen, &a);
@@ -151,9 +145,9 @@ fn kernel_udp_goes_on_when_its_interface_is_made_again() {
     let (sent, got) = numbers(&source, &sink, true, |seen| {
         for _ in 0..3 {
             flows(seen, &a);
-            take_away(&cables, "veth0");
+            cables.take_away("veth0");
             std::thread::sleep(Duration::from_millis(200));
-            make_again(&cables, "veth0");
+            cables.make_again("veth0");
         }
         flows(seen, &a);
     });
@@ -166,7 +160,7 @@ fn kernel_udp_goes_on_when_its_interface_is_made_again() {
 fn messages_in_frames_outlive_their_interface_and_their_memory_goes_with_them() {
     let _watchdog = Watchdog::start("in frames", TEST);
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, goes_often));
     let (a, b) = (one.session("source"), two.session("sink"));
     let qos = accelerated(reliable());
     let options = SinkOptions { scattered: true, ..SinkOptions::default() };
@@ -187,9 +181,9 @@ fn messages_in_frames_outlive_their_interface_and_their_memory_goes_with_them() 
     for round in 0..6 {
         let kept = pass(1);
         assert!(kept.pieces().len() > 1);
-        take_away(&cables, "veth1");
+        cables.take_away("veth1");
         goes_over(&stream, "host-1", "udp");
-        make_again(&cables, "veth1");
+        cables.make_again("veth1");
         goes_over(&stream, "host-1", "xdp");
         // As long as one has something of the old memory nothing of the new one is lent: so there are no more than two.
         for _ in 0..20 {
@@ -221,7 +215,7 @@ fn what_strict_refused_while_its_datapath_was_away_comes_when_that_is_back() {
     let _watchdog = Watchdog::start("strict", TEST);
     for (number, qos) in [Qos::default(), reliable()].map(accelerated).into_iter().enumerate() {
         let Some(cables) = Cables::new() else { return };
-        take_away(&cables, "veth1");
+        cables.take_away("veth1");
         let mut runtimes = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
         let (a, b) = (runtimes[0].session("source"), runtimes[1].session("sink"));
         let [to, from] = [&a, &b].map(|session| session.stream_with("strict", qos, true).unwrap());
@@ -232,7 +226,7 @@ fn what_strict_refused_while_its_datapath_was_away_comes_when_that_is_back() {
         for round in 0..2u8 {
             let case = format!("{number}, {round}");
             if round > 0 {
-                take_away(&cables, "veth1");
+                cables.take_away("veth1");
                 runtimes[0].kill();
                 runtimes[0].again();
             }
@@ -245,7 +239,7 @@ fn what_strict_refused_while_its_datapath_was_away_comes_when_that_is_back() {
             assert!(eventually(told), "{case}: {}", law(&a));
             assert!(eventually(|| source.sinks() == 0), "{case}: {}", law(&a));
             assert!(source.buffer(8).is_ok() && sink.try_consume().unwrap().is_none(), "{case}: both are open");
-            make_again(&cables, "veth1");
+            cables.make_again("veth1");
             assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{case}: {}", law(&a));
             for (stream, host) in [(&to, "host-1"), (&from, "host-0")] {
                 goes_over(stream, host, "xdp");

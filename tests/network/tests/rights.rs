@@ -1,11 +1,13 @@
 //! The rights that the shipped drop-in for systemd gives are what the datapaths take, and no more: `insaned` with exactly these, as
-//! another user. Without root, or what the datapath takes: SKIPPED.
+//! another user. And what becomes of streams when one is gone while they run. Without root, or what the datapath takes: SKIPPED.
 
+use insane::{Qos, Reliability};
 use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{copy_program, program, run};
-use insane_tests_network::cables::{Cables, dpdk_object, on_dpdk};
-use insane_tests_network::{LIMIT, eventually};
+use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk};
+use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
+use insane_tests_network::{LIMIT, eventually, reliable, status};
 use serde_json::Value;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(180);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 
 /// How many bytes anybody may lock where nothing else is said: systemd's default.
 const LOCKED: u32 = 8 << 20;
@@ -65,6 +68,26 @@ impl Daemon {
         command.args(["bounding-set", "inh-caps", "ambient-caps"].map(|kind| format!("--{kind}={set}")));
         command.arg(&daemon).arg("--config").arg(&file).stdin(Stdio::null()).stderr(Stdio::null());
         Self { child: command.spawn().expect("it starts"), folder }
+    }
+
+    /// A session with it, once it serves.
+    fn session(&self, app: &str) -> insane::Session {
+        let socket = self.folder.path().join("insaned.sock");
+        let mut session = None;
+        eventually(|| {
+            session = insane::Session::builder(app).socket(&socket).open().ok();
+            session.is_some()
+        });
+        session.expect("a session")
+    }
+
+    /// How many bytes it may lock from now on, [`LOCKED`] at most. Root may not say that of another user's process everywhere, its user may.
+    fn may_lock(&self, bytes: u32) {
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", &format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "prlimit"]);
+        command.arg(format!("--pid={}", self.child.id())).arg(format!("--memlock={bytes}:{LOCKED}"));
+        let said = run(&mut command, LIMIT);
+        assert_eq!(said.code(), 0, "{said:?}");
     }
 
     /// What it says of its datapath beside UDP: its state and the text.
@@ -154,6 +177,43 @@ fn dpdk_on_an_interface_takes_a_part_of_the_drop_in_and_memif_nothing() {
     };
     let (state, text) = Daemon::start(&cables, 1, &[], 0, &memif).says();
     assert_eq!(state, "open", "{text}");
+}
+
+/// Streams go over UDP while the right is missing, without a loss if they are reliable, and come back with it.
+#[test]
+fn a_right_that_is_gone_when_an_interface_is_made_again_under_a_stream_is_said_and_costs_the_datapath_alone() {
+    let _watchdog = Watchdog::start("rights, gone", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let granted = granted("AmbientCapabilities");
+    let capabilities: Vec<&str> = granted.iter().map(String::as_str).filter(|one| *one != "CAP_IPC_LOCK").collect();
+    let daemon = Daemon::start(&cables, 0, &capabilities, LOCKED, &|config| {
+        config.network.get_or_insert_default().datapath[0].frames = 512;
+    });
+    let two = cables.runtime(PROGRAM, 1, |_| ());
+    let (a, b) = (daemon.session("source"), two.session("sink"));
+    for qos in [reliable(), Qos::default()].map(accelerated) {
+        let (stream, source, sink) = ends(&a, &b, qos, "c");
+        goes_over(&stream, "host-1", "xdp");
+        let reliable = qos.reliability() == Reliability::Reliable;
+        let (sent, mut got) = numbers(&source, &sink, reliable, |seen| {
+            flows(seen, &a);
+            daemon.may_lock(0);
+            cables.take_away("veth1");
+            goes_over(&stream, "host-1", "udp");
+            cables.make_again("veth1");
+            let said = || status(&a)["network"]["datapaths"][1]["text"].as_str().unwrap_or_default().to_owned();
+            assert!(eventually(|| said().contains("raise RLIMIT_MEMLOCK")), "{}", said());
+            let doctor = a.report("doctor").unwrap();
+            assert!(doctor.contains("absent") && doctor.contains("raise RLIMIT_MEMLOCK"), "{doctor}");
+            flows(seen, &a);
+            goes_over(&stream, "host-1", "udp");
+            daemon.may_lock(LOCKED);
+            goes_over(&stream, "host-1", "xdp");
+            flows(seen, &a);
+        });
+        take_the_rest(&sink, &mut got, &a);
+        are_whole(sent, &got, reliable, &a);
+    }
 }
 
 /// What systemd has to say of the unit with the drop-in, and that the guide shows that.

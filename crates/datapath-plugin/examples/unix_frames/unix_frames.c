@@ -1,7 +1,8 @@
 /* A datapath to begin from: Ethernet frames as datagrams of a Unix socket, between two processes of one host.
  *
- * Options: path (where it receives: its socket is made and removed, and what else is there stays), peer (where it sends to), address (its MAC address), and mtu
- * (68 to 9000, by default 1500). */
+ * Options: path (where it receives: its socket is made and removed, and what else is there stays), peer (where it sends to), address
+ * (its MAC address), and mtu (68 to 9000, by default 1500). To see what becomes of streams when a datapath fails: fail_send_after and
+ * fail_receive_after, after how many frames `send` or `receive` says, until it is opened again, that it does not work any more. */
 #include <insane_datapath.h>
 
 #include <errno.h>
@@ -27,6 +28,8 @@ struct insane_datapath_port {
     uint8_t *memory;
     uint32_t free[BUFFERS], free_count;
     uint64_t dropped, calls;
+    /* How many frames were sent and received, and after how many that fails; 0: never. */
+    uint64_t sent, received, sends, receives;
 };
 
 static int fail(char *error, size_t capacity, const char *what, const char *value)
@@ -48,6 +51,13 @@ static int set_address(uint8_t *to, const char *text)
     return parts == 6 && text[end] == 0 ? 0 : -1;
 }
 
+static int set_count(uint64_t *to, const char *text)
+{
+    char *end;
+    *to = strtoull(text, &end, 10);
+    return *end == 0 && text[0] >= '1' && text[0] <= '9' ? 0 : -1;
+}
+
 static int set(insane_datapath_port *port, const char *key, const char *value, char *error, size_t capacity)
 {
     if (strcmp(key, "path") == 0)
@@ -62,7 +72,11 @@ static int set(insane_datapath_port *port, const char *key, const char *value, c
         port->max_frame = (uint32_t)mtu + ETHERNET;
         return *end == 0 && mtu >= 68 && mtu <= 9000 ? 0 : fail(error, capacity, "mtu must be 68 to 9000", value);
     }
-    return fail(error, capacity, "there is no such option; there are path, peer, address, mtu", key);
+    if (strcmp(key, "fail_send_after") == 0)
+        return set_count(&port->sends, value) == 0 ? 0 : fail(error, capacity, "fail_send_after must be a number of frames", value);
+    if (strcmp(key, "fail_receive_after") == 0)
+        return set_count(&port->receives, value) == 0 ? 0 : fail(error, capacity, "fail_receive_after must be a number of frames", value);
+    return fail(error, capacity, "there is no such option; there are path, peer, address, mtu, fail_send_after, fail_receive_after", key);
 }
 
 static insane_datapath_port *create(const insane_datapath_option *options, size_t count, char *error, size_t capacity)
@@ -122,7 +136,7 @@ static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info,
     port->free_count = BUFFERS;
     for (uint32_t n = 0; n < BUFFERS; n++)
         port->free[n] = n;
-    port->dropped = port->calls = 0;
+    port->dropped = port->calls = port->sent = port->received = 0;
     info->flags = INSANE_DATAPATH_GATHERS;
     info->max_frame = port->max_frame;
     info->burst = 32;
@@ -167,6 +181,8 @@ static int32_t reserve(insane_datapath_port *port, insane_datapath_buffer *buffe
 static int32_t send_frames(insane_datapath_port *port, const insane_datapath_outgoing *frames, uint32_t count)
 {
     uint32_t n = 0;
+    if (port->sends != 0 && port->sent >= port->sends)
+        return INSANE_DATAPATH_FAILED;
     for (; n < count; n++) {
         struct iovec parts[2] = {
             { data_of(port, frames[n].handle), frames[n].length },
@@ -183,12 +199,15 @@ static int32_t send_frames(insane_datapath_port *port, const insane_datapath_out
         }
         give_back(port, frames[n].handle);
     }
+    port->sent += n;
     return (int32_t)n;
 }
 
 static int32_t receive(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count)
 {
     uint32_t n = 0;
+    if (port->receives != 0 && port->received >= port->receives)
+        return INSANE_DATAPATH_FAILED;
     /* What is not ours counts too: nobody keeps the host in here by sending it. */
     for (uint32_t looked = 0; looked < count && port->free_count > 0; looked++) {
         void *handle = handle_of(port->free[port->free_count - 1]);
@@ -202,6 +221,7 @@ static int32_t receive(insane_datapath_port *port, insane_datapath_incoming *fra
         port->free_count--;
         frames[n++] = (insane_datapath_incoming){ .handle = handle, .data = data, .length = (uint32_t)length };
     }
+    port->received += n;
     return (int32_t)n;
 }
 

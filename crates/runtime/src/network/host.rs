@@ -10,6 +10,7 @@ use crate::network::lanes::{FlowId, HOME, Lanes};
 use crate::network::later::Claims;
 use crate::network::long_words::LongWords;
 use crate::network::marked::{Looker, Marked};
+use crate::network::moves::MoveTimes;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
 use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
@@ -64,6 +65,10 @@ pub(crate) struct OutFlow {
     pub(crate) word: Option<u64>,
     /// The other host has accepted it, in this connection of its path.
     pub(crate) accepted: bool,
+    /// Since when its stream is on its way to it: until the other host has accepted it, or is lost.
+    pub(crate) moving: Option<Duration>,
+    /// Before that it was asked to go elsewhere: then it does so at once.
+    pub(crate) asked: bool,
     /// Another of its source's ended without being accepted: the other host may still wait for that.
     unheard: bool,
     /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
@@ -133,8 +138,9 @@ pub(crate) struct Host {
     pub(crate) reach: Vec<insane_wire::host::Reach>,
     /// How much it was told that can be held here of what it sends, in bytes; 0: nothing.
     pub(crate) room_said: u64,
-    /// Streams that moved from one path to another.
+    /// Streams that moved from one path to another, and how long it took those that came there.
     pub(crate) moves: u64,
+    pub(crate) move_times: MoveTimes,
     /// More is to be said to it than can wait: it does not listen.
     deaf: bool,
     /// Something that moves can go on: what waits is looked at with the next turn.
@@ -241,6 +247,7 @@ impl Host {
             reach: Vec::new(),
             room_said: 0,
             moves: 0,
+            move_times: MoveTimes::default(),
             deaf: false,
             goes_on: false,
         }
@@ -436,6 +443,8 @@ impl Host {
             behind: false,
             word: None,
             accepted: false,
+            moving: None,
+            asked: false,
             unheard: false,
             lost: false,
         };
@@ -476,7 +485,7 @@ impl Host {
             account.end(Count::Unconfirmed, account.pending());
         }
         for at in 0..self.flows.len() {
-            self.flows[at].iter_mut().for_each(|f| f.accepted = false);
+            self.flows[at].iter_mut().for_each(|f| (f.accepted, f.moving) = (false, None));
             let Some(flow) = self.flows[at].as_mut().filter(|f| !f.reliable || f.closing) else { continue };
             flow.lost = true;
             self.lanes.abandon(flow.number);

@@ -446,6 +446,7 @@ impl Hub {
             host.push_waiting();
             host.sweep(&mut self.domains);
         }
+        self.end_holds(now);
         self.tell_reports(now);
         self.flush_pairs(now);
         if self.directory_at.is_none_or(|at| at <= now) {

@@ -1,6 +1,7 @@
 //! The ways to one other host: a path over each datapath that both have. The first, over kernel UDP, is the home of the control
 //! flow: by it the host is there or not, and what is said over it names the addresses of the others.
 
+use crate::network::damping::{Holds, Steadiness};
 use insane_datapath::Address;
 use insane_transport::{Counts, Event, FlowSpec, Outgoing, Path, SendError};
 use std::time::Duration;
@@ -30,51 +31,55 @@ pub(crate) struct Lane {
 
 /// All of a host, by the runtime's ports.
 #[derive(Debug)]
-pub(crate) struct Lanes(Vec<Option<Lane>>);
+pub(crate) struct Lanes {
+    all: Vec<Option<Lane>>,
+    /// How steady each is; this outlives the lane.
+    steady: Vec<Steadiness>,
+}
 
 impl Lanes {
     /// The home alone, of a runtime with so many ports.
     pub(crate) fn new(ports: usize, address: Address, path: Path, now: Duration) -> Self {
-        let mut lanes: Vec<Option<Lane>> = (0..ports.max(1)).map(|_| None).collect();
-        lanes[HOME] = Some(Lane { address, path, since: now });
-        Self(lanes)
+        let mut all: Vec<Option<Lane>> = (0..ports.max(1)).map(|_| None).collect();
+        all[HOME] = Some(Lane { address, path, since: now });
+        Self { steady: vec![Steadiness::default(); all.len()], all }
     }
 
     /// One lane.
     pub(crate) fn get(&self, lane: usize) -> Option<&Lane> {
-        self.0.get(lane).and_then(Option::as_ref)
+        self.all.get(lane).and_then(Option::as_ref)
     }
 
     /// As [`Self::get`], to be sent along.
     pub(crate) fn lane(&mut self, lane: usize) -> Option<&mut Lane> {
-        self.0.get_mut(lane).and_then(Option::as_mut)
+        self.all.get_mut(lane).and_then(Option::as_mut)
     }
 
     /// The path of one lane.
     pub(crate) fn path(&mut self, lane: usize) -> Option<&mut Path> {
-        self.0.get_mut(lane).and_then(Option::as_mut).map(|lane| &mut lane.path)
+        self.all.get_mut(lane).and_then(Option::as_mut).map(|lane| &mut lane.path)
     }
 
     /// All lanes with their ports.
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Lane)> {
-        self.0.iter().enumerate().filter_map(|(port, lane)| Some((port, lane.as_ref()?)))
+        self.all.iter().enumerate().filter_map(|(port, lane)| Some((port, lane.as_ref()?)))
     }
 
     /// All paths.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut Path> {
-        self.0.iter_mut().flatten().map(|lane| &mut lane.path)
+        self.all.iter_mut().flatten().map(|lane| &mut lane.path)
     }
 
     /// Sets up a lane beside the home.
     pub(crate) fn put(&mut self, lane: usize, address: Address, path: Path, now: Duration) {
-        if let Some(place) = self.0.get_mut(lane).filter(|_| lane != HOME) {
+        if let Some(place) = self.all.get_mut(lane).filter(|_| lane != HOME) {
             *place = Some(Lane { address, path, since: now });
         }
     }
 
     /// Takes a lane away that no flow needs any more; never the home.
     pub(crate) fn remove(&mut self, lane: usize) -> Option<Lane> {
-        self.0.get_mut(lane).filter(|_| lane != HOME).and_then(Option::take)
+        self.all.get_mut(lane).filter(|_| lane != HOME).and_then(Option::take)
     }
 
     /// Whether the connection of a lane stands.
@@ -89,17 +94,55 @@ impl Lanes {
 
     /// The host has said again that it is reached by a lane: from now on it is worth waiting for.
     pub(crate) fn expect(&mut self, lane: usize, now: Duration) {
-        self.0.get_mut(lane).and_then(Option::as_mut).into_iter().for_each(|lane| lane.since = now);
+        self.all.get_mut(lane).and_then(Option::as_mut).into_iter().for_each(|lane| lane.since = now);
     }
 
     /// The home was lost: the others are lost with it.
     pub(crate) fn begin_anew(&mut self, now: Duration) {
-        self.0.iter_mut().skip(HOME + 1).flatten().for_each(|lane| lane.path.disconnect(now));
+        self.all.iter_mut().skip(HOME + 1).flatten().for_each(|lane| lane.path.disconnect(now));
+    }
+
+    /// The connection of a lane stands. Returns whether streams are to wait before they come back to it.
+    pub(crate) fn stands(&mut self, lane: usize, now: Duration, holds: Holds) -> bool {
+        self.steady.get_mut(lane).is_some_and(|steady| {
+            steady.stands(now, holds);
+            steady.is_held()
+        })
+    }
+
+    /// It is lost.
+    pub(crate) fn falls(&mut self, lane: usize, now: Duration, holds: Holds) {
+        self.steady.get_mut(lane).into_iter().for_each(|steady| steady.falls(now, holds));
+    }
+
+    /// How steady a lane is.
+    pub(crate) fn steadiness(&self, lane: usize) -> Option<&Steadiness> {
+        self.steady.get(lane)
+    }
+
+    /// Whether streams that go elsewhere are to wait before they come back to a lane.
+    pub(crate) fn is_held(&self, lane: usize) -> bool {
+        self.steadiness(lane).is_some_and(Steadiness::is_held)
+    }
+
+    /// When the first of the lanes that streams wait for has stood for long enough.
+    pub(crate) fn holds_end(&self) -> Option<Duration> {
+        self.steady.iter().filter_map(Steadiness::hold).map(|(until, _)| until).min()
+    }
+
+    /// Time has passed. Returns whether streams may come back to one of the lanes from now on.
+    pub(crate) fn end_holds(&mut self, now: Duration) -> bool {
+        self.steady.iter_mut().filter_map(|steady| steady.on_time(now).then_some(())).count() > 0
+    }
+
+    /// The host's runtime is another one: how steady the lanes to the one before were is of no meaning. Returns as [`Self::end_holds`].
+    pub(crate) fn forget_losses(&mut self) -> bool {
+        self.steady.iter_mut().filter_map(|steady| steady.forget().then_some(())).count() > 0
     }
 
     /// The next event of any of the paths.
     pub(crate) fn event(&mut self) -> Option<(usize, Event)> {
-        self.0.iter_mut().enumerate().find_map(|(port, lane)| Some((port, lane.as_mut()?.path.event()?)))
+        self.all.iter_mut().enumerate().find_map(|(port, lane)| Some((port, lane.as_mut()?.path.event()?)))
     }
 
     /// Whether a path has events.
@@ -109,7 +152,7 @@ impl Lanes {
 
     /// Whether no path has anything to do.
     pub(crate) fn rest(&mut self, now: Duration) -> bool {
-        self.0.iter_mut().flatten().all(|lane| lane.path.rests(now))
+        self.all.iter_mut().flatten().all(|lane| lane.path.rests(now))
     }
 
     pub(crate) fn open(&mut self, lane: usize, spec: FlowSpec) -> FlowId {

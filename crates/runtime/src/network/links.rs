@@ -1,6 +1,7 @@
 //! What local sources emit: taken from their links and given to the paths of the hosts that have sinks.
 
 use crate::network::control::{Held, Lent, Place, Spot, inside};
+use crate::network::damping::Steadiness;
 use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
@@ -452,8 +453,9 @@ impl Hub {
                 let flows = |port| h.flows.iter().flatten().filter(|f| f.number.lane == port).count();
                 let paths: Vec<Value> = h.lanes.all().map(|(port, lane)| {
                     let s = lane.path.stats();
+                    let hold = h.lanes.steadiness(port).and_then(Steadiness::hold).map_or(0, |(_, hold)| hold.as_millis() as u64);
                     json!({
-                        "datapath": self.ports[port].kind.name(), "address": lane.address.to_string(),
+                        "hold_ms": hold, "datapath": self.ports[port].kind.name(), "address": lane.address.to_string(),
                         "connected": lane.path.is_connected(), "flows_out": flows(port), "rtt_us": s.rtt_us,
                         "sent_frames": s.sent_frames, "received_frames": s.received_frames, "lost_frames": s.lost_frames,
                         "connections": s.connections, "frame_bytes": s.frame_bytes, "most_frame_bytes": s.most_frame_bytes,
@@ -464,6 +466,7 @@ impl Hub {
                 let pending: u64 = h.accounts.iter().flatten().map(crate::network::account::Account::pending).sum();
                 json!({
                     "address": h.address.to_string(), "name": h.name, "connected": h.is_connected(), "paths": paths, "moves": h.moves,
+                    "moved": h.move_times.report(),
                     "known": h.known.word(),
                     "losses": h.lost, "sinks": self.sinks.values().filter(|s| std::ptr::eq(&raw const self.hosts[s.host], h)).count(),
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,

@@ -4,6 +4,7 @@
 use crate::network::FromNetwork;
 use crate::network::domain::Domain;
 use crate::network::hub::Hub;
+use crate::network::moves::Whose;
 use insane_wire::control::Flow;
 use insane_wire::host::Announce;
 use insane_wire::id::{Epoch, SessionId, SinkId};
@@ -109,7 +110,7 @@ impl Hub {
 
     /// What the stream of a sink gets between this host and another, if that is all that it asks for.
     fn serves(&self, host: usize, sink: &Announce) -> Option<EffectiveQos> {
-        let effective = self.choose(host, &sink.stream, sink.qos.unwrap_or_default()).effective;
+        let effective = self.choose(host, &sink.stream, sink.qos.unwrap_or_default(), Whose::New).effective;
         Some(effective).filter(|effective| effective.reasons.is_empty())
     }
 

@@ -14,6 +14,7 @@
 //! | `reopen` | what becomes of them when they go, and how they come back |
 //! | `host` | one other host: its paths, the flows to and from it |
 //! | `lanes`, `moves` | the paths to a host; which stream takes which, and how it moves |
+//! | `damping` | when streams come back to what was lost |
 //! | `domain` | one domain: pairs with sessions, segments, counters |
 //! | `matches` | which flows to other hosts sessions may open |
 //! | `intake` | links from local sources: what is under way to other hosts |
@@ -32,6 +33,7 @@ mod addresses;
 mod alone;
 mod burst;
 mod control;
+mod damping;
 mod directory;
 // Without Zenoh nobody calls much of it.
 #[cfg_attr(not(feature = "zenoh"), allow(dead_code))]

@@ -9,6 +9,7 @@
 use crate::config::Kind;
 use crate::core::Conn;
 use crate::network::FromNetwork;
+use crate::network::damping::Holds;
 use crate::network::host::{Host, OutFlow, path_config};
 use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
@@ -22,12 +23,46 @@ use insane_wire::control::{self, ToClient, to_client};
 use insane_wire::error::Code;
 use insane_wire::host::{self as wire, to_host::Body};
 use insane_wire::qos::Qos;
+use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// So many streams are named in a refusal.
 const MOST_NAMED: usize = 16;
+
+/// For which stream a way is sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// One that opens, or is to move at once: what stands is good enough.
+    New,
+    /// One that goes over this lane. It comes back to another only when that has stood for long enough since it was lost.
+    Running(usize),
+}
+
+/// How long moves to a host took: from the decision until the other host had accepted the flow by which the stream goes on. For so
+/// long what its source emits waits, unless it is still under way by the path before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MoveTimes {
+    pub(crate) count: u64,
+    pub(crate) last: Duration,
+    pub(crate) most: Duration,
+    sum: Duration,
+}
+
+impl MoveTimes {
+    fn note(&mut self, took: Duration) {
+        (self.count, self.last, self.most) = (self.count + 1, took, self.most.max(took));
+        self.sum += took;
+    }
+
+    /// For reports, in microseconds.
+    pub(crate) fn report(&self) -> Value {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let mean = us(self.sum).checked_div(self.count).unwrap_or(0);
+        json!({"count": self.count, "last_us": us(self.last), "mean_us": mean, "most_us": us(self.most)})
+    }
+}
 
 impl Hub {
     /// What other hosts are told of this one's datapaths beside UDP.
@@ -99,16 +134,30 @@ impl Hub {
         self.hosts[host].lanes.remove(port);
     }
 
+    /// Whether a stream can go over a port now.
+    fn is_open_to(&self, whose: Whose, host: usize, port: usize) -> bool {
+        let lanes = &self.hosts[host].lanes;
+        let takes = match whose {
+            Whose::New => true,
+            Whose::Running(on) => on == port || !lanes.is_held(port),
+        };
+        takes && lanes.is_up(port)
+    }
+
     /// What this host and another have of a kind of datapath.
-    fn standing(&self, host: usize, kind: Kind) -> Standing {
-        let (mut here, mut there) = (kind == Kind::Udp, kind == Kind::Udp);
+    fn standing(&self, host: usize, kind: Kind, whose: Whose) -> Standing {
+        let (mut here, mut there, mut held) = (kind == Kind::Udp, kind == Kind::Udp, false);
         let of = |one: &Port| one.kind == kind;
         for (port, one) in self.ports.iter().enumerate().filter(|(_, one)| of(one) && one.absent.is_none()) {
             here = true;
             there |= self.hosts[host].lanes.get(port).is_some();
-            if one.kind == Kind::Udp || self.hosts[host].lanes.is_up(port) {
+            if one.kind == Kind::Udp || self.is_open_to(whose, host, port) {
                 return Standing::Connected;
             }
+            held |= self.hosts[host].lanes.is_up(port);
+        }
+        if held {
+            return Standing::Held;
         }
         let absent = self.ports.iter().filter(|one| of(one)).find_map(|one| one.absent.as_deref());
         let why = absent.unwrap_or("network.datapath names none");
@@ -116,13 +165,13 @@ impl Hub {
     }
 
     /// What a stream of this QoS gets towards a host now.
-    pub(crate) fn choose(&self, host: usize, stream: &str, qos: Qos) -> Choice {
+    pub(crate) fn choose(&self, host: usize, stream: &str, qos: Qos, whose: Whose) -> Choice {
         let name = &self.hosts[host].name;
         let asked = self.requests.kind(stream, name);
-        if let Some(kind) = asked.filter(|kind| self.standing(host, *kind) == Standing::Connected) {
+        if let Some(kind) = asked.filter(|kind| self.standing(host, *kind, whose) == Standing::Connected) {
             return policy::Table::asked(kind, qos, name);
         }
-        self.table.choose(qos, (&self.own_name, &self.hosts[host].name), |kind| self.standing(host, kind))
+        self.table.choose(qos, (&self.own_name, &self.hosts[host].name), |kind| self.standing(host, kind, whose))
     }
 
     /// Moves what an operator wants moved, and answers.
@@ -136,7 +185,7 @@ impl Hub {
     }
 
     /// Nothing is changed if a stream that it is about cannot go there.
-    fn rebind_as_asked(&mut self, asked: Asked) -> Result<control::Rebound, Refusal> {
+    pub(crate) fn rebind_as_asked(&mut self, asked: Asked) -> Result<control::Rebound, Refusal> {
         let mut flows = Vec::new();
         for (host, one) in self.hosts.iter().enumerate() {
             let open = |flow: &&OutFlow| !flow.closing && !flow.lost && asked.is_for(&flow.about.stream, &one.name);
@@ -155,7 +204,7 @@ impl Hub {
         }
         let why_not = |(host, _): &(usize, usize)| {
             let kind = asked.kind?;
-            self.standing(*host, kind).why_not(kind, (&self.own_name, &self.hosts[*host].name))
+            self.standing(*host, kind, Whose::New).why_not(kind, (&self.own_name, &self.hosts[*host].name))
         };
         if let Some(why) = flows.iter().find_map(why_not) {
             return Err((Code::NotFound, why));
@@ -164,11 +213,12 @@ impl Hub {
         let (now, mut rebound) = (self.now(), control::Rebound::default());
         for (host, at) in flows {
             let before = self.hosts[host].moves;
-            self.rebind_if_better(host, at, now);
-            let flow = self.hosts[host].flows[at].as_ref();
-            if self.hosts[host].moves != before {
+            self.rebind_if_better(host, (at, true), now);
+            let one = &mut self.hosts[host];
+            if one.moves != before {
                 rebound.moving += 1;
-            } else if flow.is_some_and(|flow| !flow.accepted) {
+            } else if let Some(flow) = one.flows[at].as_mut().filter(|flow| !flow.accepted) {
+                flow.asked = true;
                 rebound.later += 1;
             } else {
                 rebound.there += 1;
@@ -177,16 +227,17 @@ impl Hub {
         Ok(rebound)
     }
 
-    /// The port of a choice.
-    pub(crate) fn port_of(&self, host: usize, kind: Kind) -> usize {
-        let up = |(port, one): &(usize, &Port)| one.kind == kind && self.hosts[host].lanes.is_up(*port);
-        self.ports.iter().enumerate().find(up).map_or(HOME, |(port, _)| port)
+    /// The port of a choice: of several a steady one.
+    pub(crate) fn port_of(&self, host: usize, kind: Kind, whose: Whose) -> usize {
+        let open = |(port, one): &(usize, &Port)| one.kind == kind && self.is_open_to(whose, host, *port);
+        let all = self.ports.iter().enumerate().filter(open).map(|(port, _)| port);
+        all.min_by_key(|port| self.hosts[host].lanes.is_held(*port)).unwrap_or(HOME)
     }
 
     /// Whether a better datapath than those that stand is about to: what has just been offered is worth waiting for.
     pub(crate) fn is_coming(&self, host: usize, qos: Qos, now: Duration) -> bool {
         let better = self.table.datapaths(qos).iter();
-        let better = better.take_while(|kind| !matches!(self.standing(host, **kind), Standing::Connected));
+        let better = better.take_while(|kind| !matches!(self.standing(host, **kind, Whose::New), Standing::Connected));
         let coming = |kind: &Kind| {
             let ports = self.ports.iter().enumerate().filter(|(_, one)| one.kind == *kind);
             ports.into_iter().any(|(port, _)| self.hosts[host].lanes.is_coming(port, now))
@@ -203,12 +254,26 @@ impl Hub {
     /// The connection over a path beside the home stands.
     pub(crate) fn lane_connected(&mut self, host: usize, lane: usize, now: Duration) {
         self.log_lane(host, lane, "path connected");
+        let held = self.hosts[host].lanes.stands(lane, now, Holds::new(&self.settings));
         self.rebind_all(host, now);
+        if held {
+            self.tell_all_moved(host);
+        }
+    }
+
+    /// Brings streams back to what has stood for long enough since it was lost.
+    pub(crate) fn end_holds(&mut self, now: Duration) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].lanes.end_holds(now) {
+                self.rebind_all(host, now);
+            }
+        }
     }
 
     /// It is lost; its flows from the host have ended already.
     pub(crate) fn lane_lost(&mut self, host: usize, lane: usize, now: Duration) {
         self.log_lane(host, lane, "path lost");
+        self.hosts[host].lanes.falls(lane, now, Holds::new(&self.settings));
         self.hosts[host].withdraw_requests(lane);
         let others: Vec<_> = self.hosts[host].requested.keys().copied().collect();
         others.into_iter().for_each(|epoch| self.try_accept(host, epoch));
@@ -240,21 +305,22 @@ impl Hub {
 
     /// Moves every stream towards a host for which another datapath is now the one to be used, and has asked again for what was refused
     /// for want of it.
-    fn rebind_all(&mut self, host: usize, now: Duration) {
-        (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, at, now));
+    pub(crate) fn rebind_all(&mut self, host: usize, now: Duration) {
+        (0..self.hosts[host].flows.len()).for_each(|at| self.rebind_if_better(host, (at, false), now));
         self.ask_again(host);
     }
 
-    /// Moves a flow if another datapath is now the one to be used.
-    fn rebind_if_better(&mut self, host: usize, at: usize, now: Duration) {
+    /// Moves a flow if another datapath is now the one to be used, or would be for a new one if that was `asked` for.
+    fn rebind_if_better(&mut self, host: usize, (at, asked): (usize, bool), now: Duration) {
         let one = &self.hosts[host];
         let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing && !flow.lost) else { return };
         if !flow.accepted && one.lanes.is_up(flow.number.lane) {
             return;
         }
         let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
-        let choice = self.choose(host, &flow.about.stream, qos);
-        let to = self.port_of(host, choice.kind);
+        let whose = if asked { Whose::New } else { Whose::Running(from) };
+        let choice = self.choose(host, &flow.about.stream, qos, whose);
+        let to = self.port_of(host, choice.kind, whose);
         // One of two of a kind is as good as the other, as long as it stands.
         if to != from && (self.ports[from].kind != choice.kind || !one.lanes.is_up(from)) {
             self.rebind(host, at, to, now);
@@ -265,9 +331,19 @@ impl Hub {
     pub(crate) fn accepted(&mut self, host: usize, flow: FlowId, now: Duration) {
         let one = &mut self.hosts[host];
         let Some(at) = one.by_number.get(&flow).copied() else { return };
-        one.flows[at].iter_mut().for_each(|flow| flow.accepted = true);
+        let Some(flow) = one.flows[at].as_mut() else { return };
+        flow.accepted = true;
+        let asked = std::mem::take(&mut flow.asked);
+        if let Some(since) = flow.moving.take() {
+            let took = now.saturating_sub(since);
+            one.move_times.note(took);
+            tracing::info!(
+                host = one.name, stream = flow.about.stream, epoch = %flow.epoch, to = self.ports[flow.number.lane].kind.name(),
+                took_us = took.as_micros(), "stream has moved"
+            );
+        }
         if self.ports.len() > 1 {
-            self.rebind_if_better(host, at, now);
+            self.rebind_if_better(host, (at, asked), now);
         }
     }
 
@@ -276,9 +352,11 @@ impl Hub {
         let one = &mut self.hosts[host];
         let Some(flow) = one.flows[at].as_ref() else { return };
         let (about, accounts) = (one.about(flow, &self.sinks), flow.accounts.clone());
+        // If it had not come here yet it has been on its way since it left.
+        let since = flow.moving.unwrap_or(now);
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
-            to = self.ports[to].kind.name(), "stream moved"
+            to = self.ports[to].kind.name(), "stream moves"
         );
         let is_up = one.lanes.is_up(flow.number.lane);
         let said = wire::Source { gone: !is_up, ..about.clone() };
@@ -286,6 +364,7 @@ impl Hub {
         self.words += usize::from(word.is_some());
         one.moves += 1;
         let Some(heir) = one.open_heir(at, to, about, word) else { return };
+        one.flows[heir].iter_mut().for_each(|flow| flow.moving = Some(since));
         if !is_up {
             one.schedule_again(now, at);
         }
@@ -293,7 +372,7 @@ impl Hub {
         let routes = routes.flat_map(|intake| intake.sources.values_mut()).flat_map(|source| source.routes.iter_mut());
         routes.filter(|route| (route.host, route.flow) == (host, at)).for_each(|route| route.flow = heir);
         self.hosts[host].close_flow(at);
-        self.tell_moved(host, &accounts);
+        self.tell_moved(host, to, &accounts);
     }
 
     /// Another host has something that was said to it, or will never have it: perhaps what it had to know of a flow.
@@ -311,13 +390,21 @@ impl Hub {
         }
     }
 
-    /// Tells the sessions of sources what their stream gets now.
-    pub(crate) fn tell_moved(&mut self, host: usize, accounts: &[usize]) {
+    /// Tells the sessions of all sources what their streams get towards a host now.
+    pub(crate) fn tell_all_moved(&mut self, host: usize) {
+        let open = self.hosts[host].flows.iter().flatten().filter(|flow| !flow.closing && !flow.lost);
+        let all: Vec<_> = open.map(|flow| (flow.number.lane, flow.accounts.clone())).collect();
+        all.into_iter().for_each(|(lane, accounts)| self.tell_moved(host, lane, &accounts));
+    }
+
+    /// Tells the sessions of sources what their stream, which goes over this lane, gets now.
+    fn tell_moved(&mut self, host: usize, lane: usize, accounts: &[usize]) {
         for account in accounts {
             let is = self.hosts[host].accounts[*account].as_ref().filter(|account| account.was_attached);
             let Some((at, link, sink)) = is.map(|is| (is.domain, is.link, is.sink)) else { continue };
             let Some(announced) = self.sinks.get(&sink).map(|sink| &sink.announced) else { continue };
-            let effective = self.choose(host, &announced.stream, announced.qos.unwrap_or_default()).effective;
+            let (stream, qos) = (&announced.stream, announced.qos.unwrap_or_default());
+            let effective = self.choose(host, stream, qos, Whose::Running(lane)).effective;
             self.tell_effective(at, link, effective);
         }
     }

@@ -190,6 +190,8 @@ pub(crate) struct State {
     /// How often it was lost while it was open, and how often it could not be opened since it last was.
     pub(crate) losses: u64,
     pub(crate) tries: u64,
+    /// Why it was lost last.
+    pub(crate) lost: Option<String>,
 }
 
 /// What became of all of them, by their ports: shared by who opens them, who uses them and who reports.
@@ -227,7 +229,7 @@ impl State {
         });
         json!({
             "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
-            "capture": capture, "losses": self.losses, "tries": self.tries,
+            "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
         })
     }
 }
@@ -460,7 +462,7 @@ pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) ->
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
     let home = Port::new(Kind::Udp, put_over(over, Kind::Udp, Box::new(home)));
     let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
-    let state = State { kind: Kind::Udp, interface, address, is, tap, losses: 0, tries: 0 };
+    let state = State { kind: Kind::Udp, interface, address, is, tap, losses: 0, tries: 0, lost: None };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
     for (at, one) in settings.datapath.iter().enumerate() {
         let opening = Opening { settings: one.clone(), at, one_domain, over: over.clone() };
@@ -474,7 +476,7 @@ pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) ->
         };
         let (interface, address) = (one.place().to_owned(), one.address.clone());
         let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
-        all.states.push(State { kind: one.kind, interface, address, is, tap, losses: 0, tries });
+        all.states.push(State { kind: one.kind, interface, address, is, tap, losses: 0, tries, lost: None });
         all.ports.push(port);
         all.openings.push(opening);
     }

@@ -4,7 +4,7 @@
 //! A port keeps its number, and the paths over it stay, as over an interface that is down: flows move to other paths, and back. Opening
 //! blocks, so each datapath beside kernel UDP has a thread that does nothing else, and sleeps while the datapath is there. It tries at
 //! once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
-//! appears; never twice within a second, so that an interface that flaps moves streams no oftener than that.
+//! appears; never twice within a second. When streams come back to it is said elsewhere (`damping`).
 //!
 //! What was lost stays as long as somebody has a frame that it has lent: memory is let go of when nobody can read it any more. Until then what
 //! comes in its place lends nothing, so that no more than one of each is kept, whatever sessions do.
@@ -168,7 +168,7 @@ impl Hub {
             Ok(()) => {
                 tracing::info!(why, "kernel UDP open again");
                 state.losses += 1;
-                (state.is, state.tries) = (Ok("kernel UDP".into()), 0);
+                (state.is, state.tries, state.lost) = (Ok("kernel UDP".into()), 0, Some(why.to_owned()));
             }
             Err(e) => {
                 state.tries += 1;
@@ -186,7 +186,7 @@ impl Hub {
         tracing::warn!(kind = kind.name(), why, "datapath lost");
         note(&self.states, number, |state| {
             state.losses += 1;
-            (state.is, state.tap, state.tries) = (Err(why.clone()), None, 0);
+            (state.is, state.tap, state.tries, state.lost) = (Err(why.clone()), None, 0, Some(why.clone()));
         });
         let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why));
         self.domains.iter_mut().for_each(|domain| domain.borrow_no_more(port.lender));
@@ -194,8 +194,7 @@ impl Hub {
             self.hosts[host].lanes.path(number).into_iter().for_each(|path| path.disconnect(now));
             self.events(host, now, None);
             // Those that moved before this was known have been told another reason.
-            let accounts: Vec<usize> = (0..self.hosts[host].accounts.len()).collect();
-            self.tell_moved(host, &accounts);
+            self.tell_all_moved(host);
         }
         if [Kind::Dpdk, Kind::Plugin].contains(&kind) {
             // What it has lent stays when it is closed, and two of one name cannot be.

@@ -10,6 +10,7 @@ use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
 use crate::network::marked::Looker;
 use crate::network::matches::Wanted;
+use crate::network::moves::Whose;
 use crate::network::outlet::{Remote, Tap, TapState};
 use crate::policy;
 use insane_shm::counters::Count;
@@ -155,7 +156,11 @@ impl Hub {
                 if one.run != run {
                     one.run = run;
                     one.began_anew();
+                    let back = one.lanes.forget_losses();
                     self.end_old_sources(host);
+                    if back {
+                        self.rebind_all(host, now);
+                    }
                 }
                 let asked: Vec<_> = self.hosts[host].requested.keys().copied().collect();
                 asked.into_iter().for_each(|epoch| self.try_accept(host, epoch));
@@ -394,10 +399,12 @@ impl Hub {
         }
         of.joins = of.joins.wrapping_add(1);
         (entry.open, entry.join) = (true, of.joins);
-        let join = of.joins;
+        let (join, flow) = (of.joins, route.flow);
+        let lane = self.hosts[host].flows[flow].as_ref().map(|flow| flow.number.lane);
         self.domains[at].attach(link, source, sink, (cell, join));
         let announced = self.sinks.get(&sink).map(|s| &s.announced);
-        let effective = announced.map(|a| self.choose(host, &a.stream, a.qos.unwrap_or_default()).effective);
+        let whose = lane.map_or(Whose::New, Whose::Running);
+        let effective = announced.map(|a| self.choose(host, &a.stream, a.qos.unwrap_or_default(), whose).effective);
         effective.into_iter().for_each(|effective| self.tell_effective(at, link, effective));
         true
     }
@@ -419,11 +426,11 @@ impl Hub {
         tracing::debug!(me = self.own_name, %epoch, %sink, known = known.is_some(), "wanted");
         let Some(known) = known else { return self.domains[at].detach(link, source, sink) };
         let (host, announced) = (known.host, known.announced.clone());
-        let choice = self.choose(host, &announced.stream, announced.qos.unwrap_or_default());
+        let choice = self.choose(host, &announced.stream, announced.qos.unwrap_or_default(), Whose::New);
         if (strict || announced.strict) && !choice.effective.reasons.is_empty() {
             return self.refuse(at, (link, source), (sink, epoch), host, choice.effective);
         }
-        let lane = self.port_of(host, choice.kind);
+        let lane = self.port_of(host, choice.kind, Whose::New);
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);

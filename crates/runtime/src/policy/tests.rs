@@ -171,6 +171,7 @@ fn a_fall_back_says_what_is_missing_and_where() {
         (Standing::NotThere, "berlin offers no xdp"),
         (Standing::NotHere("no right".into()), "paris has no xdp: no right"),
         (Standing::Unconnected, "paris does not reach berlin over xdp"),
+        (Standing::Held, "paris reaches berlin over xdp again, and streams come back once it has stood for a while"),
     ] {
         let choice = table.choose(qos, ("paris", "berlin"), |_| standing.clone());
         assert!(choice.effective.reasons[0].contains(text), "{:?}", choice.effective.reasons);

@@ -25,7 +25,8 @@ impl Hub {
         if self.chores_due {
             until(self.chores_at);
         }
-        self.reports_at().into_iter().for_each(|at| until(at.max(self.chores_at)));
+        let holds_end = self.hosts.iter().filter_map(|host| host.lanes.holds_end());
+        self.reports_at().into_iter().chain(holds_end).for_each(|at| until(at.max(self.chores_at)));
         let awaited = self.domains.iter().any(Domain::is_awaited);
         if awaited {
             let first = || if self.domains.iter().any(Domain::holds_up_a_move) { MOVING } else { AWAITING.0 };

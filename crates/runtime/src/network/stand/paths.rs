@@ -4,6 +4,7 @@ use super::sources::{Speaker, announce};
 use super::tests::{attached, source, word};
 use super::*;
 use crate::network::lanes::{HOME, Lanes};
+use crate::network::moves::Whose;
 use crate::rebind::Asked;
 use insane_wire::host as wire;
 use insane_wire::qos::Acceleration;
@@ -149,7 +150,9 @@ fn a_datapath_that_comes_back_has_its_streams_again() {
                 pass(&mut stand, &mut []);
             }
             assert_eq!(lanes(&stand), [HOME], "{number}, {round}");
-            let why = |stand: &Stand| stand.hub.choose(0, "any", accelerated()).effective.reasons.join("; ");
+            let why = |stand: &Stand| {
+                stand.hub.choose(0, "any", accelerated(), Whose::Running(HOME)).effective.reasons.join("; ")
+            };
             let said = if late && round == 0 { "has no xdp: it comes later" } else { "has no xdp: it was taken away" };
             assert!(why(&stand).contains(said), "{}", why(&stand));
             // What the host says meanwhile does not end the path, and is remembered.
@@ -158,7 +161,8 @@ fn a_datapath_that_comes_back_has_its_streams_again() {
             let before = stand.heard.len();
             let port = besides[0].port(own);
             stand.hub.opened(1, port, "it is back".into());
-            for _ in 0..4 {
+            // How long it takes depends on how often the datapath was lost.
+            for _ in 0..if late { 4 << round } else { 8 << round } {
                 pass(&mut stand, &mut besides);
             }
             assert_eq!((lanes(&stand), why(&stand)), (vec![1], String::new()), "{number}, {round}");
@@ -228,4 +232,173 @@ fn a_source_whose_next_path_is_lost_goes_on_when_its_flow_before_has_ended() {
     stand.peer.close(last);
     pass(&mut stand, &mut []);
     assert_eq!(state(&stand), (0, 0, Vec::new()), "that was its end");
+}
+
+/// The lanes of the flows that are open.
+fn open_lanes(stand: &Stand) -> Vec<usize> {
+    let open = stand.hub.hosts[0].flows.iter().flatten().filter(|flow| !flow.closing);
+    open.map(|flow| flow.number.lane).collect()
+}
+
+/// A stand whose streams are asked to go over a datapath beside UDP, with a session of this number that has a source there.
+fn beside(number: u64) -> (Stand, [Beside; 1], Speaker) {
+    let mut stand = Stand::new();
+    stand.hub.lost(0, stand.now);
+    let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
+    let mut besides = [Beside::new(&mut stand, own, there)];
+    let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+    stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+    stand.restart();
+    stand.hub.offered(0, &[wire::Reach { kind: "xdp".into(), address: there.into() }], stand.now);
+    stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+    pass(&mut stand, &mut besides);
+    announce(&mut stand, number, 1, 5);
+    let mut speaker = Speaker::new(&mut stand, number, 4, 5);
+    speaker.open(&mut stand, 0, 4, 1, 5);
+    pass(&mut stand, &mut besides);
+    assert_eq!(open_lanes(&stand), [1], "{number}");
+    (stand, besides, speaker)
+}
+
+/// The path beside UDP is lost, and stands again as soon as the ends have found each other.
+fn flap(stand: &mut Stand, besides: &mut [Beside]) {
+    let now = stand.now;
+    for path in [stand.hub.hosts[0].lanes.path(1).unwrap(), &mut besides[0].path] {
+        path.disconnect(now);
+    }
+    stand.hub.events(0, now, None);
+    assert_eq!(open_lanes(stand), [HOME], "what is lost is left at once");
+    for _ in 0..100 {
+        stand.pass(Duration::from_millis(5));
+        besides.iter_mut().for_each(|beside| beside.turn(stand.now));
+        if stand.hub.hosts[0].lanes.is_up(1) {
+            return;
+        }
+    }
+    panic!("it does not stand again");
+}
+
+/// How long it takes until the stream is back.
+fn comes_back_in(stand: &mut Stand, besides: &mut [Beside]) -> Duration {
+    let (start, limit) = (stand.now, Duration::from_secs(100));
+    while open_lanes(stand) != [1] {
+        stand.pass(Duration::from_millis(5));
+        besides.iter_mut().for_each(|beside| beside.turn(stand.now));
+        assert!(stand.now - start < limit, "it does not come back");
+    }
+    stand.now - start
+}
+
+#[test]
+fn streams_come_back_to_what_flaps_later_and_later_and_soon_again_once_it_stood() {
+    for number in [0, 1] {
+        let (mut stand, mut besides, mut speaker) = beside(number);
+        stand.hub.settings.return_most_ms = 8000;
+        let reason = |stand: &Stand| {
+            stand.hub.choose(0, "any", accelerated(), Whose::Running(HOME)).effective.reasons.join("; ")
+        };
+        let slack = Duration::from_millis(100);
+        // It is lost each time as soon as the stream is back.
+        for (round, seconds) in [1, 2, 4, 8, 8].into_iter().enumerate() {
+            flap(&mut stand, &mut besides);
+            assert_eq!(open_lanes(&stand), [HOME], "{number}, {round}");
+            assert!(
+                reason(&stand).contains("here reaches there over xdp again, and streams come back"),
+                "{}",
+                reason(&stand)
+            );
+            let (hold, took) = (Duration::from_secs(seconds), comes_back_in(&mut stand, &mut besides));
+            assert!(took > hold - slack && took < hold + slack, "{number}, {round}: {took:?}");
+            assert_eq!(reason(&stand), "");
+            speaker.emit(0, b"by it");
+            pass(&mut stand, &mut besides);
+            assert_eq!(besides[0].heard.len(), round + 1, "{number}");
+        }
+        // It flaps far faster than the stream comes back, which stays where it is.
+        let before = stand.hub.hosts[0].moves;
+        for _ in 0..20 {
+            flap(&mut stand, &mut besides);
+            pass(&mut stand, &mut besides);
+        }
+        assert_eq!((stand.hub.hosts[0].moves, open_lanes(&stand)), (before + 1, vec![HOME]), "{number}");
+        // It has stood for as long as streams are held off at most after they were back.
+        comes_back_in(&mut stand, &mut besides);
+        (0..40).for_each(|_| pass(&mut stand, &mut besides));
+        flap(&mut stand, &mut besides);
+        let took = comes_back_in(&mut stand, &mut besides);
+        assert!(took < Duration::from_secs(1) + slack, "{number}: {took:?}");
+    }
+}
+
+#[test]
+fn who_opens_a_stream_asks_for_a_move_or_restarts_does_not_wait_for_what_flaps() {
+    for number in [0, 1] {
+        let (mut stand, mut besides, mut speaker) = beside(number);
+        let held = |stand: &mut Stand, besides: &mut [Beside]| {
+            flap(stand, besides);
+            pass(stand, besides);
+            assert!(stand.hub.hosts[0].lanes.is_held(1) && open_lanes(stand).contains(&HOME), "{number}");
+        };
+        held(&mut stand, &mut besides);
+        let moved = stand.hub.rebind_as_asked(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+        assert_eq!((moved.moving, open_lanes(&stand)), (1, vec![1]), "{number}: it was asked for");
+        pass(&mut stand, &mut besides);
+        assert_eq!(open_lanes(&stand), [1], "{number}: it stays");
+        // Another runtime of the host: of that one it is not known that anything flaps.
+        held(&mut stand, &mut besides);
+        let hello = wire::Hello {
+            host: "there".into(),
+            run: 77u128.to_le_bytes().to_vec(),
+            reach: vec![wire::Reach { kind: "xdp".into(), address: besides[0].address.to_string() }],
+            ..wire::Hello::default()
+        };
+        stand.say(&word(wire::to_host::Body::Hello(hello)));
+        pass(&mut stand, &mut besides);
+        assert_eq!(open_lanes(&stand), [1], "{number}: it is another runtime's");
+        // A source that opens takes what stands, and the one that was there waits.
+        held(&mut stand, &mut besides);
+        announce(&mut stand, number, 2, 6);
+        stand.source(number, [6; 16], 6, true);
+        speaker.open(&mut stand, 1, 6, 2, 6);
+        pass(&mut stand, &mut besides);
+        let mut lanes = open_lanes(&stand);
+        lanes.sort_unstable();
+        assert_eq!(lanes, [HOME, 1], "{number}: it opens");
+        assert_eq!(stand.hub.choose(0, "any", accelerated(), Whose::New).kind, Kind::Xdp, "and under strict");
+    }
+}
+
+#[test]
+fn how_long_a_move_takes_is_from_the_decision_until_the_other_host_goes_along() {
+    for number in [0, 1] {
+        let (mut stand, mut besides, _speaker) = beside(number);
+        let times = |stand: &Stand| (stand.hub.hosts[0].move_times.count, stand.hub.hosts[0].move_times.last);
+        assert_eq!(times(&stand), (0, Duration::ZERO), "{number}: it was opened there");
+        let now = stand.now;
+        for path in [stand.hub.hosts[0].lanes.path(1).unwrap(), &mut besides[0].path] {
+            path.disconnect(now);
+        }
+        stand.hub.events(0, now, None);
+        assert_eq!((open_lanes(&stand), stand.hub.hosts[0].moves, times(&stand).0), (vec![HOME], 1, 0), "{number}");
+        // The host is busy with something else for a while.
+        for _ in 0..20 {
+            stand.now += Duration::from_millis(20);
+            stand.turns(false);
+        }
+        assert_eq!(times(&stand).0, 0, "{number}");
+        pass(&mut stand, &mut besides);
+        let (count, took) = times(&stand);
+        assert!(count == 1 && took > Duration::from_millis(400) && took < stand.now - now, "{number}: {took:?}");
+        // If the host is lost meanwhile that was no pause of a move.
+        comes_back_in(&mut stand, &mut besides);
+        pass(&mut stand, &mut besides);
+        let now = stand.now;
+        stand.hub.hosts[0].lanes.path(1).unwrap().disconnect(now);
+        stand.hub.events(0, now, None);
+        let before = times(&stand).0;
+        stand.hub.hosts[0].lanes.path(HOME).unwrap().disconnect(now);
+        stand.hub.events(0, now, None);
+        stand.pass(Duration::from_secs(1));
+        assert_eq!(times(&stand).0, before, "{number}");
+    }
 }
