@@ -105,7 +105,8 @@ fn a_best_effort_stream_moves_in_order() {
     moves(accelerated(Qos::default()));
 }
 
-/// In so many seconds streams may come back so often, if a hold begins with each loss and each is twice as long as the one before, up to 8 s.
+/// In so many seconds streams may come back so often, if a hold begins with each loss and each is twice as long as the one before, up
+/// to 8 s.
 fn returns(mut seconds: f64) -> u64 {
     let holds = [1.0, 2.0, 4.0].into_iter().chain(std::iter::repeat(8.0));
     let fit = holds.take_while(|hold| {

@@ -81,7 +81,8 @@ impl Daemon {
         session.expect("a session")
     }
 
-    /// How many bytes it may lock from now on, [`LOCKED`] at most. Root may not say that of another user's process everywhere, its user may.
+    /// How many bytes it may lock from now on, [`LOCKED`] at most. Root may not say that of another user's process everywhere, its user
+    /// may.
     fn may_lock(&self, bytes: u32) {
         let mut command = Command::new("setpriv");
         command.args(["--clear-groups", &format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "prlimit"]);

@@ -2,7 +2,8 @@
 //!
 //! What is lost is left at once. If streams came back at once, too, they would move twice with each flap of an interface or of a
 //! neighbour. So the first loss holds them off for a while, and each further one for twice as long, up to a limit; once the datapath has
-//! stood for as long as that limit beyond its hold, its losses are forgotten. Who opens a stream, insists on a datapath or asks for it is not held off.
+//! stood for as long as that limit beyond its hold, its losses are forgotten. Who opens a stream, insists on a datapath or asks for it is
+//! not held off.
 
 use crate::config;
 use std::time::Duration;
