@@ -148,6 +148,11 @@ impl OutFlow {
         self.carried += u64::from(message.len);
     }
 
+    /// Whether something of it can go now.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.state == State::Open && (self.current.is_some() || !self.resend.is_empty() || self.credit() > 0)
+    }
+
     fn next_waiting(&mut self) -> Option<Outgoing> {
         let message = self.waiting.pop_front()?;
         self.waiting_messages -= message.messages();

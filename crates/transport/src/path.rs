@@ -1,6 +1,7 @@
 //! This host's side of everything with one other host: the connection, its flows, and the calls of its user.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use insane_wire::fragment::whole_limit;
@@ -436,12 +437,12 @@ impl Path {
         path
     }
 
+    /// A number for the peer, from which it does not learn those that the keys of the maps are made of.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)).max(1)
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.random);
+        hasher.finish().max(1)
     }
 
     /// Whether the connection stands.

@@ -173,6 +173,12 @@ impl Path {
         self.out.get(&flow).map_or(0, OutFlow::waiting)
     }
 
+    /// As [`Self::waiting`], of a flow that can go on: of one that has no credit, or is not accepted yet, none.
+    #[must_use]
+    pub fn about_to_go(&self, flow: u32) -> u64 {
+        self.out.get(&flow).filter(|out| out.goes_on()).map_or(0, OutFlow::waiting)
+    }
+
     /// What goes next is no further part of a message, nor like the last frame.
     #[inline]
     pub(crate) fn nothing_follows(&mut self) {
@@ -678,6 +684,8 @@ impl Path {
     }
 
     fn tick(&mut self, now: Duration) {
+        // A thread that was held up may have from the peer what it has not read yet: the next tick knows.
+        let late = now > self.next_tick + TICK;
         self.next_tick = now + TICK;
         let mut ended = Vec::new();
         self.ticking = false;
@@ -697,7 +705,7 @@ impl Path {
             }
         }
         let stale = self.config.stale.max(2 * self.config.heartbeat);
-        let stalled = !self.config.stale.is_zero() && now.saturating_sub(self.last_heard) >= stale;
+        let stalled = !late && !self.config.stale.is_zero() && now.saturating_sub(self.last_heard) >= stale;
         for (&flow, out) in &mut self.out {
             if stalled {
                 let events = &mut self.events;

@@ -261,6 +261,23 @@ fn a_message_past_its_deadline_is_not_sent() {
 }
 
 #[test]
+fn who_was_held_up_itself_drops_nothing_before_it_has_listened() {
+    let mut pair = Pair::new(Config { silence: MS * 10_000, ..Config::default() });
+    let flow = pair.open(1, false);
+    (0..20).for_each(|_| pair.step(4));
+    assert_eq!(pair.ends[0].send(flow, message(1, 1000)), Ok(()));
+    pair.step(4);
+    // The thread gets no core; what the peer has said meanwhile is read after what waits was looked at.
+    pair.now += MS * 700;
+    for sequence in 2..=300 {
+        assert_eq!(pair.ends[0].send(flow, message(sequence, 1000)), Ok(()));
+    }
+    (0..2000).for_each(|_| pair.step(4));
+    let counts = pair.ends[0].counts(flow).unwrap();
+    assert!(counts.balance() && (counts.delivered, counts.dropped) == (300, 0), "{counts:?}");
+}
+
+#[test]
 fn while_nothing_comes_best_effort_messages_do_not_grow_old() {
     for (stale, kept) in [(500, 0), (0, 400)] {
         let mut pair = Pair::new(Config { stale: MS * stale, silence: MS * 10_000, ..Config::default() });

@@ -554,8 +554,9 @@ impl Host {
         if self.egress.waiting() == 0 {
             return refused;
         }
-        let counts = self.flows.marked(Looker::Chores).filter_map(|f| self.lanes.counts(f.number));
-        let mut room = IN_THE_PATH.saturating_sub(counts.map(|c| c.waiting).sum());
+        // A flow that cannot go on holds up no other: what it is given waits there, as it would without a scheduler.
+        let there = self.flows.marked(Looker::Chores).map(|flow| self.lanes.about_to_go(flow.number));
+        let mut room = IN_THE_PATH.saturating_sub(there.sum());
         while room > 0 {
             let Some(item) = self.egress.pull(now) else { break };
             // A bundle is as long on its way as the frames that it fills.

@@ -169,6 +169,11 @@ impl Lanes {
         self.get(flow.lane)?.path.counts(flow.number)
     }
 
+    /// Messages of a flow that have not gone yet, if it can go on.
+    pub(crate) fn about_to_go(&self, flow: FlowId) -> u64 {
+        self.get(flow.lane).map_or(0, |lane| lane.path.about_to_go(flow.number))
+    }
+
     /// Messages of a flow that have not gone yet.
     pub(crate) fn waiting(&self, flow: FlowId) -> u64 {
         self.get(flow.lane).map_or(0, |lane| lane.path.waiting(flow.number))

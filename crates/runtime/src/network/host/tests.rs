@@ -21,6 +21,8 @@ pub(crate) struct Rig {
     pub(crate) host: Host,
     pub(crate) underway: Underway,
     peer: Path,
+    /// Whether it accepts flows.
+    accepts: bool,
     pub(crate) cells: Cells,
     /// The control flow as the other end knows it, and what came over it.
     control: Option<u32>,
@@ -40,6 +42,7 @@ impl Rig {
             host: Host::new((address, 2), path_config(&settings, 1, 1472, true), egress, 1, Duration::ZERO),
             underway: Underway::default(),
             peer: Self::runtime(2),
+            accepts: true,
             cells: Cells::new(counters),
             control: None,
             words: Vec::new(),
@@ -118,14 +121,16 @@ impl Rig {
         (requested, lost)
     }
 
-    /// The other end accepts every flow; how many came with these frames. What comes over the control flow is kept.
+    /// The other end accepts every flow, unless it is told not to; how many came with these frames. What comes over the control flow is kept.
     fn peer_events(&mut self, frames: &[Vec<u8>]) -> usize {
         let mut requested = 0;
         while let Some(event) = self.peer.event() {
             match event {
                 Event::Requested { domain, open } => {
                     requested += 1;
-                    self.peer.accept(open.flow, 0);
+                    if self.accepts {
+                        self.peer.accept(open.flow, 0);
+                    }
                     self.control = self.control.or(((domain, open.channel) == CONTROL).then_some(open.flow));
                 }
                 Event::Message { flow, lies: Lies::Frame { token, at, len }, .. } if self.control == Some(flow) => {
@@ -163,10 +168,15 @@ impl Rig {
     }
 
     pub(crate) fn open_as(&mut self, reliable: bool) -> (usize, usize) {
-        let spec = FlowSpec { domain: 5, epoch: EPOCH.0, channel: 3, reliable, first: 1 };
+        self.open_of(EPOCH, reliable)
+    }
+
+    /// The flow of a source.
+    fn open_of(&mut self, epoch: Epoch, reliable: bool) -> (usize, usize) {
+        let spec = FlowSpec { domain: 5, epoch: epoch.0, channel: 3, reliable, first: 1 };
         let about = insane_wire::host::Source::default();
         let flow = self.host.flow_of(HOME, (spec, (0, 0, 0)), about, &mut self.underway);
-        let cell = self.cells.start(EPOCH, SINK).unwrap();
+        let cell = self.cells.start(epoch, SINK).unwrap();
         let account = self.host.add_account(Account::new(0, SINK, (0, 0), reliable, cell));
         self.host.flows[flow].as_mut().unwrap().accounts.push(account);
         (flow, account)
@@ -245,6 +255,28 @@ fn with_classes_the_path_is_given_only_as_many_bundles_as_fill_some_frames() {
         let number = rig.host.flows[flow].as_ref().unwrap().number;
         assert_eq!(rig.host.lanes.counts(number).unwrap().waiting, most, "{bundle} of {len} bytes");
     }
+}
+
+#[test]
+fn with_classes_a_flow_that_is_not_accepted_holds_up_no_other() {
+    let mut rig = Rig::new();
+    let strict = config::Network { scheduler: config::Scheduler::Strict, ..config::Network::default() };
+    rig.host.egress = Egress::new(&strict).unwrap();
+    rig.talk(None);
+    // Its sinks have not come back.
+    rig.accepts = false;
+    let waits = rig.open_as(true);
+    rig.emit(waits, 1..=200);
+    assert_eq!((rig.host.pump(rig.now), rig.talk(None).0), (Vec::new(), 1));
+    rig.accepts = true;
+    let goes = rig.open_of(Epoch(8), true);
+    assert_eq!(rig.talk(None).0, 1);
+    rig.emit(goes, 1001..=1010);
+    for _ in 0..10 {
+        assert!(rig.host.pump(rig.now).is_empty());
+        rig.talk(None);
+    }
+    assert_eq!(rig.arrived, (1001..=1010).collect::<Vec<_>>());
 }
 
 #[test]
