@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define TEXT 256
 #define STASH 64
@@ -48,6 +49,8 @@ struct insane_datapath_port {
     int ring;       /* AF_PACKET's socket, of the driver's, or -1 */
     int ring_room;  /* as many bytes of frames on their way leave the driver no reason to wait for room in its ring */
     int ring_left;  /* of them, what was left when the kernel was asked last, less the most that has been put on its way since */
+    int xdp;        /* AF_XDP's socket, of the driver's, or -1 */
+    ino_t xdp_socket; /* which that is, whatever has its descriptor meanwhile */
     int wake;       /* -1: it can only be polled */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;
