@@ -39,6 +39,7 @@ struct insane_datapath_port {
     uint16_t id;
     bool physical, started;
     bool memif, client; /* of memif's two ends the one that connects */
+    bool joins, gone;   /* virtio-user that connects to a server; that has left it */
     bool gathers;
     char name[RTE_ETH_NAME_MAX_LEN]; /* of the device */
     char driver[64];

@@ -217,25 +217,41 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
     return 0;
 }
 
-/* memif's server binds its socket to a path and does not take away what a killed one left there, so that it could never start again.
- * What nobody listens on is nobody's. */
-static void remove_stale_socket(const insane_datapath_port *port)
+/* Where a device listens, if it does so at a path; and of which kind its socket is, or 0. */
+static int listens_at(const insane_datapath_port *port, char *path, size_t room)
+{
+    char value[16];
+    const char *device = port->choice.device;
+    if (starts(port->name, "net_memif") && strstr(device, "role=server") != NULL && has_path(device)) {
+        if (!device_argument(device, "socket", path, room))
+            snprintf(path, room, "/run/memif.sock");
+        return SOCK_SEQPACKET;
+    }
+    if (starts(port->name, "net_vhost") && !(device_argument(device, "client", value, sizeof value) && strcmp(value, "1") == 0))
+        return device_argument(device, "iface", path, room) ? SOCK_STREAM : 0;
+    return 0;
+}
+
+/* memif's server and vhost bind their socket to a path and do not take away what a killed one left there, so that it could never start
+ * again. What nobody listens on is nobody's. All else stays another's: vhost's driver would take it away when it fails, and is not asked. */
+static int remove_stale_socket(const insane_datapath_port *port, char *error, size_t capacity)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     struct stat found;
-    if (!starts(port->name, "net_memif") || strstr(port->choice.device, "role=server") == NULL
-        || !has_path(port->choice.device))
-        return;
-    if (!device_argument(port->choice.device, "socket", at.sun_path, sizeof at.sun_path))
-        strcpy(at.sun_path, "/run/memif.sock");
-    if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode))
-        return;
-    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (probe < 0)
-        return;
-    if (connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED)
+    int kind = listens_at(port, at.sun_path, sizeof at.sun_path);
+    if (kind == 0 || lstat(at.sun_path, &found) != 0)
+        return 0;
+    bool stale = false;
+    int probe = S_ISSOCK(found.st_mode) ? socket(AF_UNIX, kind | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    if (probe >= 0) {
+        stale = connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED;
+        close(probe);
+    }
+    if (stale)
         unlink(at.sun_path);
-    close(probe);
+    else if (kind == SOCK_STREAM)
+        return fail(error, capacity, "%s is there already, and not a socket on which nobody listens", at.sun_path);
+    return 0;
 }
 
 #define MOST_RINGS 64
@@ -339,7 +355,8 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
         if (rte_eth_dev_get_port_by_name(port->name, &port->id) == 0)
             return fail(error, capacity, "there is a %s in this process already: give this one another number", port->name);
         complete(port, arguments, sizeof arguments);
-        remove_stale_socket(port);
+        if (remove_stale_socket(port, error, capacity) != 0)
+            return INSANE_DATAPATH_FAILED;
         struct ring rings[MOST_RINGS];
         bool packets = starts(port->name, "net_af_packet");
         unsigned count = packets ? sockets(AF_PACKET, rings) : 0;
@@ -376,6 +393,9 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
             conf.rxmode.mtu = mtu;
     }
     port->client = port->memif && strstr(port->choice.device, "role=server") == NULL;
+    char value[16];
+    port->joins = starts(port->name, "net_virtio_user")
+        && !(device_argument(port->choice.device, "server", value, sizeof value) && strcmp(value, "1") == 0);
     port->gathers = copies_at_once(port);
     if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
         conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
