@@ -77,6 +77,19 @@ fn conforms_over_af_packet_with_jumbo_frames() {
     conform(9000);
 }
 
+/// Behind a tap that captures, and behind a fault injector, which does what it counts.
+#[test]
+fn conforms_over_af_packet_behind_the_wrappers() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let rig = || Rig { a: open(dpdk, &cable, 0), b: open(dpdk, &cable, 1) };
+    let reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+    };
+    suite::all_behind_a_tap(rig, &mut { reopen });
+    suite::all_behind_a_fault_injector(rig, &mut { reopen });
+}
+
 /// Both ends of the cable are in one namespace, and so is whoever closes them: the driver takes its program off the interface of that
 /// number in the namespace of the thread that closes the port.
 #[test]
