@@ -6,12 +6,14 @@
 
 mod form;
 mod trouble;
+mod wrapped;
 
 pub use form::{ETHERTYPE, Form};
 pub use trouble::{
     End, Reopen, a_link_that_went_down_comes_back, a_peer_that_restarts_is_reached_again,
     a_sleeper_is_woken_every_time, bursts_beyond_all_room_do_no_harm, closing_under_load_ends_it,
 };
+pub use wrapped::{all_behind_a_fault_injector, all_behind_a_tap};
 
 use std::time::{Duration, Instant};
 

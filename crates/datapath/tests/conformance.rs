@@ -1,7 +1,7 @@
 //! The loopback, bare and behind a fault injector that injects nothing, passes the suite; the injector does what it says.
 
 use insane_datapath::batch::{RxBatch, TxBatch};
-use insane_datapath::conformance::{Rig, all, pattern};
+use insane_datapath::conformance::{self as suite, Rig, all, pattern};
 use insane_datapath::fault::{Faulty, Plan};
 use insane_datapath::loopback::Hub;
 use insane_datapath::memory::Slot;
@@ -20,20 +20,16 @@ fn loopback_conforms() {
 
 #[test]
 fn a_fault_injector_that_injects_nothing_conforms() {
-    let wrapped = || {
-        let hub = Hub::default();
-        let (mut a, mut b) = (Faulty::new(hub.port(1), Plan::default(), 1), hub.port(2));
-        a.open().unwrap();
-        b.open().unwrap();
-        Rig { a: Box::new(a), b: Box::new(b) }
-    };
-    use insane_datapath::conformance as c;
-    c::frames_arrive_whole(&mut wrapped());
-    c::order_is_kept_and_nothing_repeated(&mut wrapped());
-    c::payload_is_gathered(&mut wrapped());
-    c::every_slot_comes_back(&mut wrapped());
-    c::nothing_waits(&mut wrapped());
-    c::closing_ends_it(wrapped(), &mut c::open_again);
+    suite::all_behind_a_fault_injector(
+        || {
+            let hub = Hub::default();
+            let (mut a, mut b) = (hub.port(1), hub.port(2));
+            a.open().unwrap();
+            b.open().unwrap();
+            Rig { a: Box::new(a), b: Box::new(b) }
+        },
+        &mut suite::open_again,
+    );
 }
 
 /// Sends numbered frames through a plan and returns the numbers that arrived whole, with what was injected.

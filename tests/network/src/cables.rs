@@ -2,7 +2,7 @@
 
 use crate::{LIMIT, Process, config, eventually, law};
 use insane::{Acceleration, EffectiveQos, Qos, Resources, Session, Sink, Source, SourceOptions, Stream};
-use insane_runtime::config::{Config, Datapath, Kind};
+use insane_runtime::config::{Config, Datapath, Kind, Policy};
 use insane_tests_namespaces::{Namespaces, has_af_xdp, run};
 use std::path::{Path, PathBuf};
 
@@ -109,6 +109,40 @@ pub fn dpdk_object(folder: &str) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// The plug-in in C that comes with `insane_datapath.h`, built as its maker would: a copy of its folder and of the header, and its own
+/// Makefile. `None` where there is no C compiler; then it has said so.
+///
+/// # Panics
+/// When it does not build.
+#[must_use]
+pub fn plugin_template(folder: &Path) -> Option<PathBuf> {
+    if run("cc", "--version").is_err() {
+        println!("SKIPPED: there is no C compiler");
+        return None;
+    }
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/datapath-plugin");
+    for file in ["examples/unix_frames/Makefile", "examples/unix_frames/unix_frames.c", "include/insane_datapath.h"] {
+        let name = Path::new(file).file_name().expect("a file");
+        std::fs::copy(from.join(file), folder.join(name)).expect("it is copied");
+    }
+    run("make", &format!("-C {} INCLUDE=.", folder.display())).expect("it builds");
+    Some(folder.join("unix_frames.so"))
+}
+
+/// A configuration with that plug-in, by this object, where the cables would have AF_XDP: the ends meet in a folder, and streams with
+/// acceleration go there.
+pub fn on_plugin(config: &mut Config, library: &Path, folder: &Path, end: usize) {
+    let place = |end: usize| folder.join(format!("end{end}")).to_string_lossy().into_owned();
+    let options = [("path", place(end)), ("peer", place(1 - end)), ("address", format!("02:99:00:00:00:0{}", end + 1))];
+    let row = |when: &str, datapaths: &[Kind]| Policy { when: when.into(), datapaths: datapaths.to_vec() };
+    let network = config.network.get_or_insert_default();
+    let datapath = &mut network.datapath[0];
+    (datapath.kind, datapath.library) = (Kind::Plugin, library.display().to_string());
+    datapath.interface.clear();
+    datapath.options = options.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    network.policy = vec![row("acceleration=preferred", &[Kind::Plugin, Kind::Udp]), row("", &[Kind::Udp])];
 }
 
 /// A configuration with DPDK, by this object, where the cables would have AF_XDP.

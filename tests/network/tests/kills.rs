@@ -5,7 +5,9 @@ use insane::{Qos, Stream};
 use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::run;
-use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, on_dpdk, unsparing};
+use insane_tests_network::cables::{
+    Cables, accelerated, dpdk_object, ends, on_dpdk, on_plugin, plugin_template, unsparing,
+};
 use insane_tests_network::load::{in_order, numbers};
 use insane_tests_network::{Process, eventually, law, reliable};
 use serde_json::Value;
@@ -75,7 +77,13 @@ struct Way<'a> {
 
 /// Kills one end, the other, and both, while numbers go both ways.
 fn kill(way: &Way<'_>) {
+    kill_and_look(way, &mut |_| ());
+}
+
+/// The same. `look` is called while both run, with none, and when some have been killed, with how many.
+fn kill_and_look(way: &Way<'_>, look: &mut dyn FnMut(usize)) {
     let Some(cables) = Cables::new() else { return };
+    let untouched = [0, 1].map(|end| held(&cables, end, true));
     let held = |end: usize| held(&cables, end, !way.leaves_program);
     let (clean, before) = ([0, 1].map(held), files());
     let mut runtimes = [0, 1].map(|end| cables.runtime(PROGRAM, end, |config| (way.config)(config, end)));
@@ -123,6 +131,7 @@ fn kill(way: &Way<'_>) {
             best = numbers(&newest.1, &newest.2, false, |three| {
                 for killed in [&[1][..], &[0], &[0, 1]] {
                     resume(&mut runtimes, &[one, two, three]);
+                    look(0);
                     killed.iter().for_each(|end| runtimes[*end].kill());
                     // The kernel cleans up when the last descriptor is closed, which may be a moment after the process's end.
                     for end in killed {
@@ -132,6 +141,7 @@ fn kill(way: &Way<'_>) {
                     let answered = if killed.len() == 2 { cables.ping("10.96.0.2") } else { Ok(String::new()) };
                     assert!(answered.is_ok(), "{answered:?}");
                     assert_eq!(files(), before, "files of a killed runtime");
+                    look(killed.len());
                     killed.iter().for_each(|end| runtimes[*end].again());
                 }
                 resume(&mut runtimes, &[one, two, three]);
@@ -144,6 +154,12 @@ fn kill(way: &Way<'_>) {
     in_order(forwards.0, &forwards.1, true, &a);
     in_order(backwards.0, &backwards.1, true, &b);
     in_order(best.0, &best.1, false, &a);
+    // In good order they leave nothing at all, also not of those that were killed before them.
+    runtimes.iter_mut().for_each(Process::leave);
+    for end in 0..2 {
+        let held = || self::held(&cables, end, true);
+        assert!(eventually(|| held() == untouched[end]), "{:?} of {:?}", held(), untouched[end]);
+    }
 }
 
 /// Without another datapath than kernel UDP.
@@ -194,6 +210,92 @@ fn runtimes_killed_over_memif_leave_nothing_and_their_streams_go_on() {
         with_device(config, &library, device);
     };
     kill(&Way { datapath: "dpdk", qos: unsparing, bears: false, leaves_program: false, config: &config });
+}
+
+#[test]
+fn runtimes_killed_over_virtio_user_leave_nothing_and_their_streams_go_on() {
+    let _watchdog = Watchdog::start("killed over virtio-user", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = |config: &mut Config, end: usize| {
+        let at = folder.path().join("vhost");
+        let device = [format!("net_vhost0,iface={}", at.display()), format!("net_virtio_user0,path={}", at.display())];
+        with_device(config, &library, device[end].clone());
+    };
+    kill(&Way { datapath: "dpdk", qos: unsparing, bears: true, leaves_program: false, config: &config });
+}
+
+/// Whatever a plug-in leaves in its folder, its successor takes over.
+#[test]
+fn runtimes_killed_over_a_plugin_leave_nothing_and_their_streams_go_on() {
+    let _watchdog = Watchdog::start("killed over a plug-in", TEST);
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(library) = plugin_template(folder.path()) else { return };
+    let config = |config: &mut Config, end: usize| on_plugin(config, &library, folder.path(), end);
+    kill(&Way { datapath: "plugin", qos: accelerated, bears: true, leaves_program: false, config: &config });
+}
+
+/// Large pages of 2 MiB that the machine sets aside for as long as this lives.
+struct LargePages {
+    had: u64,
+}
+
+impl LargePages {
+    const FOLDER: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+    fn read(name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("{}/{name}", Self::FOLDER)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// `None` where the machine has not got them; then it has said so.
+    fn reserve(count: u64) -> Option<Self> {
+        let this = Self { had: Self::read("nr_hugepages") };
+        let asked = std::fs::write(format!("{}/nr_hugepages", Self::FOLDER), (this.had + count).to_string());
+        if asked.is_ok() && Self::read("nr_hugepages") >= this.had + count && Self::read("free_hugepages") >= count {
+            return Some(this);
+        }
+        println!("SKIPPED: {count} hugepages of 2 MiB cannot be reserved here: {asked:?}");
+        None
+    }
+
+    /// How many are in use, by whomever.
+    fn used() -> u64 {
+        Self::read("nr_hugepages") - Self::read("free_hugepages")
+    }
+}
+
+impl Drop for LargePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(format!("{}/nr_hugepages", Self::FOLDER), self.had.to_string());
+    }
+}
+
+#[test]
+fn runtimes_killed_over_dpdk_leave_no_hugepage() {
+    let _watchdog = Watchdog::start("killed with hugepages", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(_pages) = LargePages::reserve(64) else { return };
+    let used = LargePages::used();
+    let config = |config: &mut Config, _| {
+        on_dpdk(config, &library);
+        let datapath = &mut config.network.get_or_insert_default().datapath[0];
+        datapath.eal = "--in-memory --single-file-segments --no-pci -m 56".into();
+    };
+    // Each of the two has as many.
+    let mut both = 0;
+    let way = Way { datapath: "dpdk", qos: unsparing, bears: true, leaves_program: false, config: &config };
+    kill_and_look(&way, &mut |killed| {
+        let now = || LargePages::used() - used;
+        if killed == 0 {
+            both = now();
+            assert!(both > 0, "what is looked at shows no hugepages");
+        } else {
+            let rest = both / 2 * (2 - killed as u64);
+            assert!(eventually(|| now() == rest), "{} hugepages are in use, of {both}", now());
+        }
+    });
+    assert!(eventually(|| LargePages::used() == used), "{} hugepages are in use", LargePages::used());
 }
 
 #[test]

@@ -4,30 +4,14 @@
 use insane::{Event, Qos, Reliability};
 use insane_runtime::config::{Config, Datapath, Kind, Policy};
 use insane_tests_host::Watchdog;
-use insane_tests_namespaces::run;
-use insane_tests_network::cables::{accelerated, ends, goes_over, towards};
+use insane_tests_network::cables::{accelerated, ends, goes_over, plugin_template as template, towards};
 use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
 use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, reliable, status};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
-
-/// The template, built as its maker would: a copy of its folder and of the header, and its own Makefile.
-fn template(folder: &Path) -> Option<PathBuf> {
-    if run("cc", "--version").is_err() {
-        println!("SKIPPED: there is no C compiler");
-        return None;
-    }
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/datapath-plugin");
-    for file in ["examples/unix_frames/Makefile", "examples/unix_frames/unix_frames.c", "include/insane_datapath.h"] {
-        let name = Path::new(file).file_name().expect("a file");
-        std::fs::copy(from.join(file), folder.join(name)).expect("it is copied");
-    }
-    run("make", &format!("-C {} INCLUDE=.", folder.display())).expect("it builds");
-    Some(folder.join("unix_frames.so"))
-}
 
 /// Two hosts on loopback addresses, whose plug-ins meet in a folder.
 fn two(library: &Path, folder: &Path, change: impl Fn(usize, &mut Datapath)) -> [Process; 2] {

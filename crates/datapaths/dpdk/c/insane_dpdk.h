@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define TEXT 256
 #define STASH 64
@@ -38,6 +39,7 @@ struct insane_datapath_port {
     uint16_t id;
     bool physical, started;
     bool memif, client; /* of memif's two ends the one that connects */
+    bool joins, gone;   /* virtio-user that connects to a server; that has left it */
     bool gathers;
     char name[RTE_ETH_NAME_MAX_LEN]; /* of the device */
     char driver[64];
@@ -48,6 +50,8 @@ struct insane_datapath_port {
     int ring;       /* AF_PACKET's socket, of the driver's, or -1 */
     int ring_room;  /* as many bytes of frames on their way leave the driver no reason to wait for room in its ring */
     int ring_left;  /* of them, what was left when the kernel was asked last, less the most that has been put on its way since */
+    int xdp;        /* AF_XDP's socket, of the driver's, or -1 */
+    ino_t xdp_socket; /* which that is, whatever has its descriptor meanwhile */
     int wake;       /* -1: it can only be polled */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;

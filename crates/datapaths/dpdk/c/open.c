@@ -217,25 +217,41 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
     return 0;
 }
 
-/* memif's server binds its socket to a path and does not take away what a killed one left there, so that it could never start again.
- * What nobody listens on is nobody's. */
-static void remove_stale_socket(const insane_datapath_port *port)
+/* Where a device listens, if it does so at a path; and of which kind its socket is, or 0. */
+static int listens_at(const insane_datapath_port *port, char *path, size_t room)
+{
+    char value[16];
+    const char *device = port->choice.device;
+    if (starts(port->name, "net_memif") && strstr(device, "role=server") != NULL && has_path(device)) {
+        if (!device_argument(device, "socket", path, room))
+            snprintf(path, room, "/run/memif.sock");
+        return SOCK_SEQPACKET;
+    }
+    if (starts(port->name, "net_vhost") && !(device_argument(device, "client", value, sizeof value) && strcmp(value, "1") == 0))
+        return device_argument(device, "iface", path, room) ? SOCK_STREAM : 0;
+    return 0;
+}
+
+/* memif's server and vhost bind their socket to a path and do not take away what a killed one left there, so that it could never start
+ * again. What nobody listens on is nobody's. All else stays another's: vhost's driver would take it away when it fails, and is not asked. */
+static int remove_stale_socket(const insane_datapath_port *port, char *error, size_t capacity)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     struct stat found;
-    if (!starts(port->name, "net_memif") || strstr(port->choice.device, "role=server") == NULL
-        || !has_path(port->choice.device))
-        return;
-    if (!device_argument(port->choice.device, "socket", at.sun_path, sizeof at.sun_path))
-        strcpy(at.sun_path, "/run/memif.sock");
-    if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode))
-        return;
-    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (probe < 0)
-        return;
-    if (connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED)
+    int kind = listens_at(port, at.sun_path, sizeof at.sun_path);
+    if (kind == 0 || lstat(at.sun_path, &found) != 0)
+        return 0;
+    bool stale = false;
+    int probe = S_ISSOCK(found.st_mode) ? socket(AF_UNIX, kind | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    if (probe >= 0) {
+        stale = connect(probe, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED;
+        close(probe);
+    }
+    if (stale)
         unlink(at.sun_path);
-    close(probe);
+    else if (kind == SOCK_STREAM)
+        return fail(error, capacity, "%s is there already, and not a socket on which nobody listens", at.sun_path);
+    return 0;
 }
 
 #define MOST_RINGS 64
@@ -246,9 +262,9 @@ struct ring {
     ino_t socket;
 };
 
-/* The AF_PACKET sockets of this process that have rings. Descriptors are not enough to know one again: users of other ports duplicate and
- * close theirs at any time. */
-static unsigned packet_rings(struct ring *found)
+/* The AF_PACKET sockets of this process that have rings, or its AF_XDP sockets. Descriptors are not enough to know one again: users of
+ * other ports duplicate and close theirs at any time. */
+static unsigned sockets(int of, struct ring *found)
 {
     unsigned count = 0;
     DIR *all = opendir("/proc/self/fd");
@@ -258,12 +274,50 @@ static unsigned packet_rings(struct ring *found)
         int fd = atoi(entry->d_name), domain = 0, version = 0;
         socklen_t length = sizeof domain, also = sizeof version;
         struct stat is;
-        if (entry->d_name[0] != '.' && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_PACKET
-            && getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) == 0 && version == TPACKET_V2 && fstat(fd, &is) == 0)
-            found[count++] = (struct ring){ .fd = fd, .socket = is.st_ino };
+        if (entry->d_name[0] == '.' || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain != of || fstat(fd, &is) != 0)
+            continue;
+        if (of == AF_PACKET && (getsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, &also) != 0 || version != TPACKET_V2))
+            continue;
+        found[count++] = (struct ring){ .fd = fd, .socket = is.st_ino };
     }
     closedir(all);
     return count;
+}
+
+/* Which of its sockets a process did not have before; none, if there are several. */
+static struct ring new_socket(int of, const struct ring *before, unsigned count)
+{
+    struct ring now[MOST_RINGS], found = { .fd = -1 };
+    unsigned there = sockets(of, now), fresh = 0;
+    for (unsigned n = 0; n < there; n++) {
+        bool old = false;
+        for (unsigned m = 0; m < count; m++)
+            old = old || before[m].socket == now[n].socket;
+        if (!old) {
+            found = now[n];
+            fresh++;
+        }
+    }
+    return fresh == 1 ? found : (struct ring){ .fd = -1 };
+}
+
+/* AF_XDP's driver does not close its socket (22.11 counts its users wrongly), which then has the interface's queue as long as the process
+ * lives: the port could not be opened again. It leaves it to what this process starts, too. */
+static void keep_xdp(insane_datapath_port *port, const struct ring *before, unsigned count)
+{
+    struct ring found = new_socket(AF_XDP, before, count);
+    port->xdp = found.fd;
+    port->xdp_socket = found.socket;
+    if (found.fd >= 0)
+        (void)fcntl(found.fd, F_SETFD, FD_CLOEXEC);
+}
+
+static void close_xdp(insane_datapath_port *port)
+{
+    struct stat is;
+    if (port->xdp >= 0 && fstat(port->xdp, &is) == 0 && is.st_ino == port->xdp_socket)
+        close(port->xdp);
+    port->xdp = -1;
 }
 
 /* AF_PACKET's driver waits without a limit when its send ring is full and more than half of what the socket may have on its way is:
@@ -271,17 +325,9 @@ static unsigned packet_rings(struct ring *found)
  * the one that was not there before. The more it may have on its way, the less often that is in the way. */
 static int find_ring(insane_datapath_port *port, const struct ring *before, unsigned count, char *error, size_t capacity)
 {
-    struct ring now[MOST_RINGS];
     int most = 16 << 20, has = 0;
     socklen_t length = sizeof has;
-    unsigned there = packet_rings(now);
-    for (unsigned n = 0; n < there; n++) {
-        bool old = false;
-        for (unsigned m = 0; m < count; m++)
-            old = old || before[m].socket == now[n].socket;
-        if (!old)
-            port->ring = now[n].fd;
-    }
+    port->ring = new_socket(AF_PACKET, before, count).fd;
     if (port->ring < 0)
         return fail(error, capacity, "%s: its socket is not among the files of this process", port->name);
     /* The driver leaves it to what this process starts. There it would live on after the port is closed, and take the frames of the
@@ -315,10 +361,11 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
                         port->choice.device, eal_log_last(), port->name);
     } else {
         complete(port, arguments, sizeof arguments);
-        remove_stale_socket(port);
+        if (remove_stale_socket(port, error, capacity) != 0)
+            return INSANE_DATAPATH_FAILED;
         struct ring rings[MOST_RINGS];
         bool packets = starts(port->name, "net_af_packet");
-        unsigned count = packets ? packet_rings(rings) : 0;
+        unsigned count = packets ? sockets(AF_PACKET, rings) : 0;
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
             return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
         if (packets && find_ring(port, rings, count, error, capacity) != 0) {
@@ -355,6 +402,9 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
             conf.rxmode.mtu = mtu;
     }
     port->client = port->memif && strstr(port->choice.device, "role=server") == NULL;
+    char value[16];
+    port->joins = starts(port->name, "net_virtio_user")
+        && !(device_argument(port->choice.device, "server", value, sizeof value) && strcmp(value, "1") == 0);
     port->gathers = copies_at_once(port);
     if (port->gathers && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0)
         conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
@@ -375,7 +425,12 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
         return INSANE_DATAPATH_FAILED;
     int socket = rte_eth_dev_socket_id(port->id);
     unsigned where = socket < 0 ? (unsigned)SOCKET_ID_ANY : (unsigned)socket;
+    struct ring before[MOST_RINGS];
+    bool xdp = strcmp(port->driver, "net_af_xdp") == 0;
+    unsigned count = xdp ? sockets(AF_XDP, before) : 0;
     result = rte_eth_rx_queue_setup(port->id, 0, receive, where, NULL, port->rx);
+    if (result == 0 && xdp)
+        keep_xdp(port, before, count);
     if (result == 0)
         result = rte_eth_tx_queue_setup(port->id, 0, send, where, NULL);
     if (result != 0)
@@ -454,6 +509,7 @@ static void detach(insane_datapath_port *port)
         rte_eth_dev_stop(port->id);
     rte_eth_dev_close(port->id);
     (void)rte_eal_hotplug_remove(bus(port), port->name);
+    close_xdp(port);
 }
 
 static void close_locked(insane_datapath_port *port)
@@ -478,7 +534,8 @@ static void close_locked(insane_datapath_port *port)
 int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
     struct choice choice = port->choice;
-    *port = (insane_datapath_port){ .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1, .shown_fd = -1 };
+    *port = (insane_datapath_port){
+        .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .xdp = -1, .wake = -1, .shown_fd = -1 };
     pthread_mutex_lock(&lock);
     int result = open_locked(port, error, capacity);
     if (result != 0)

@@ -93,8 +93,11 @@ void port_look(insane_datapath_port *port)
     if (!is_settled(port))
         return;
     struct rte_eth_link link = { 0 };
+    bool was_up = port->up;
     if (port->started)
         port->up = rte_eth_link_get_nowait(port->id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+    /* virtio-user connects when it comes into being and never again: whoever has the port opens it anew. */
+    port->gone = port->gone || (port->joins && was_up && !port->up);
     /* memif's client looks for its server only when it is started. */
     if (port->client && !port->up && now >= port->retry)
         connect_anew(port);
@@ -176,7 +179,7 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
     eal_thread();
     port_look(port);
     if (unlikely(!port->up))
-        return INSANE_DATAPATH_DOWN;
+        return port->gone ? INSANE_DATAPATH_FAILED : INSANE_DATAPATH_DOWN;
     /* The driver would wait: until then there is no room. While it is in a burst, what is on its way only grows less. */
     if (unlikely(might_wait(port)))
         return 0;
@@ -249,6 +252,8 @@ int32_t port_receive(insane_datapath_port *port, insane_datapath_incoming *frame
         rte_eth_dev_rx_intr_disable(port->id, 0);
         port->armed = false;
     }
+    if (unlikely(port->gone))
+        return INSANE_DATAPATH_FAILED;
     if (count > INSANE_DATAPATH_BURST)
         count = INSANE_DATAPATH_BURST;
     if (port->stashed > 0) {

@@ -42,8 +42,12 @@ fn port(dpdk: Dpdk, driver: &str, station: [u8; 6]) -> PluginDatapath {
 }
 
 fn open(dpdk: Dpdk, cable: &Namespaces, end: usize) -> Box<PluginDatapath> {
+    open_by(dpdk, "net_af_packet", cable, end)
+}
+
+fn open_by(dpdk: Dpdk, driver: &str, cable: &Namespaces, end: usize) -> Box<PluginDatapath> {
     cable.inside(end, || {
-        let mut port = port(dpdk, "net_af_packet", station(end));
+        let mut port = port(dpdk, driver, station(end));
         port.open().unwrap_or_else(|e| panic!("it opens: {e}"));
         Box::new(port)
     })
@@ -71,6 +75,54 @@ fn conforms_over_af_packet() {
 #[test]
 fn conforms_over_af_packet_with_jumbo_frames() {
     conform(9000);
+}
+
+/// Behind a tap that captures, and behind a fault injector, which does what it counts.
+#[test]
+fn conforms_over_af_packet_behind_the_wrappers() {
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let rig = || Rig { a: open(dpdk, &cable, 0), b: open(dpdk, &cable, 1) };
+    let reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+    };
+    suite::all_behind_a_tap(rig, &mut { reopen });
+    suite::all_behind_a_fault_injector(rig, &mut { reopen });
+}
+
+/// Both ends of the cable are in one namespace, and so is whoever closes them: the driver takes its program off the interface of that
+/// number in the namespace of the thread that closes the port.
+#[test]
+fn conforms_over_af_xdp() {
+    if !insane_tests_namespaces::has_af_xdp() {
+        return;
+    }
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = Namespaces::new(["dx"], |[name]| {
+        let mut steps = vec![format!("-n {name} link add veth0 type veth peer name veth1")];
+        for device in ["veth0", "veth1"] {
+            steps.push(format!("-n {name} link set {device} addrgenmode none"));
+            steps.push(format!("-n {name} link set {device} up"));
+        }
+        steps
+    }) else {
+        return;
+    };
+    let open = |end: usize| {
+        let device = format!("net_af_xdp{},iface=veth{end}", serial());
+        let config = DpdkConfig { station: Some(station(end)), ..DpdkConfig::new(device) };
+        let mut port = dpdk.port(&config).expect("a configuration that can be");
+        port.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+        Box::new(port)
+    };
+    cable.inside(0, || {
+        let rig = || Rig { a: open(0), b: open(1) };
+        suite::every_frame_has_an_outcome(&mut rig());
+        suite::all_over_a_cable(rig, &mut suite::open_again, &mut |end, up| {
+            let state = if up { "up" } else { "down" };
+            cable.ip(0, &format!("link set veth{end} {state}")).expect("it can be set");
+        });
+    });
 }
 
 /// Runs a ping from a namespace to the end.
@@ -321,18 +373,43 @@ fn a_port_finds_its_own_socket_whatever_becomes_of_others() {
     });
 }
 
+/// The sockets among a process's files, by the numbers that `ls -l` has of them.
+fn sockets(files: &str) -> Vec<&str> {
+    files.split("socket:[").skip(1).filter_map(|rest| rest.split(']').next()).collect()
+}
+
 /// A process that is started while a port is open does not get its socket, which would live on there and take the frames of the next
-/// port on the interface.
+/// port on the interface, or keep its queue from it.
 #[test]
 fn what_is_started_meanwhile_inherits_no_socket() {
     let Some(dpdk) = dpdk() else { return };
     let Some(cable) = cable(1500) else { return };
-    let port = open(dpdk, &cable, 0);
-    let socket = rustix::fs::fstat(port.wake_handle().expect("its socket")).expect("it is open").st_ino;
-    let said = Command::new("ls").args(["-l", "/proc/self/fd/"]).output().expect("ls");
-    let files = String::from_utf8_lossy(&said.stdout);
-    assert!(said.status.success() && files.contains("/proc/"), "{files}");
-    assert!(!files.contains(&format!("socket:[{socket}]")), "{files}");
+    let list = |of: String| {
+        let said = Command::new("ls").args(["-l", &of]).output().expect("ls");
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    let own = || list(format!("/proc/{}/fd/", std::process::id()));
+    for driver in ["net_af_packet", "net_af_xdp"] {
+        if driver == "net_af_xdp" && !insane_tests_namespaces::has_af_xdp() {
+            continue;
+        }
+        let before = own();
+        let port = open_by(dpdk, driver, &cable, 0);
+        let after = own();
+        let all: Vec<&str> = sockets(&after).into_iter().filter(|one| !sockets(&before).contains(one)).collect();
+        assert!(!all.is_empty(), "{driver} has no socket: {after}");
+        // Others' sockets are inherited as long as they are being made.
+        let start = Instant::now();
+        loop {
+            let files = list("/proc/self/fd/".into());
+            assert!(files.contains("/proc/"), "{files}");
+            if !sockets(&files).iter().any(|one| all.contains(one)) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{driver}: of {all:?} in {files}");
+        }
+        cable.inside(0, || drop(port));
+    }
 }
 
 /// A port with an interrupt wakes its sleeper: the kernel pings, and whoever has the port sleeps between the packets.

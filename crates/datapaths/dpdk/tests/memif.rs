@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Instant;
 
-use common::{PATIENCE, dpdk, memif, memif_rig, reopen_memif, slots, wait_for_links};
+use common::{PATIENCE, dpdk, memif, memif_rig, outcomes, reopen_memif, slots, wait_for_links};
 use insane_datagrams::{DatagramConfig, Datagrams};
-use insane_datapath::batch::{Outcome, TxBatch};
+use insane_datapath::batch::TxBatch;
 use insane_datapath::conformance::{self as suite, Form, Rig, pattern};
 use insane_datapath::memory::Piece;
 use insane_datapath::{Address, Armed, Datapath, Foreign};
@@ -46,18 +46,7 @@ fn conforms_over_memif_with_jumbo_frames() {
 fn every_frame_has_an_outcome() {
     let Some(dpdk) = dpdk() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let mut rig = memif_rig(dpdk, &folder, 1500);
-    let (to, form, before) = (rig.b.address().expect("it is open"), Form::of(&rig), rig.a.stats());
-    let mut tx = TxBatch::default();
-    form.add(&mut tx, to, &pattern(1, 1514 - form.head_bytes()), 0);
-    form.add(&mut tx, to, &pattern(1, 1515 - form.head_bytes()), 1);
-    form.add(&mut tx, to, &pattern(1, 9), 2);
-    let report = rig.a.transmit(&mut tx);
-    assert_eq!((report.sent, report.refused, report.pending), (2, 1, 0));
-    let outcomes: Vec<Outcome> = tx.frames().iter().map(|frame| frame.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Sent, Outcome::TooLarge, Outcome::Sent]);
-    let after = rig.a.stats();
-    assert_eq!((after.sent_frames - before.sent_frames, after.refused_frames - before.refused_frames), (2, 1));
+    outcomes(&mut memif_rig(dpdk, &folder, 1500));
 }
 
 /// Payload stays where it is until the driver copies it; what arrives is right, also beside payload that is too small for that.

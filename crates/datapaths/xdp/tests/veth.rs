@@ -5,7 +5,7 @@ mod common;
 
 use common::{Cable, DEVICE, config};
 use insane_datapath::Datapath;
-use insane_datapath::conformance as suite;
+use insane_datapath::conformance::{self as suite, End};
 use insane_datapath_xdp::{Attach, Attached, XdpConfig};
 
 /// The whole suite.
@@ -42,6 +42,18 @@ fn conforms_with_jumbo_frames_before_the_stack() {
 fn conforms_with_several_queues() {
     let Some(cable) = Cable::new(1500, 4) else { return };
     conform(&cable, &config(Attach::Native));
+}
+
+/// Behind a tap that captures, and behind a fault injector, which does what it counts.
+#[test]
+fn conforms_behind_the_wrappers() {
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    let config = config(Attach::Native);
+    let reopen = |end: End, datapath: &mut dyn Datapath| {
+        cable.0.inside(usize::from(end == End::B), || datapath.open().expect("it opens again"));
+    };
+    suite::all_behind_a_tap(|| cable.rig(&config), &mut { reopen });
+    suite::all_behind_a_fault_injector(|| cable.rig(&config), &mut { reopen });
 }
 
 #[test]

@@ -8,11 +8,13 @@ mod seen;
 #[allow(unreachable_pub, reason = "a file of this test alone")]
 mod streams;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use insane_netstack::icmp::Problem;
 use insane_netstack::{Reason, SendError};
 use net::{Cable, FAR, Host, KERNEL, V4, V6};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 
 fn address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().expect("an address"), port)
@@ -63,6 +65,58 @@ fn the_kernel_pings_the_address_of_the_link() {
         let output = host.while_runs(ping);
         assert!(output.status.success(), "{} {:?}", String::from_utf8_lossy(&output.stdout), host.drops());
     }
+}
+
+/// Who answered a datagram to this port with an ICMP message, and its type and code.
+fn answer(listener: &OwnedFd, port: u16) -> Option<(IpAddr, u8, u8)> {
+    let mut buffer = [0; 2048];
+    while let Ok((len, _, from)) = rustix::net::recvfrom(listener, &mut buffer[..], RecvFlags::empty()) {
+        let from = SocketAddr::try_from(from?).expect("an address of the family").ip();
+        // IPv4's header comes with it, IPv6's does not; the datagram's own follows the message's eight bytes.
+        let (skip, quoted) = if from.is_ipv4() { (20, 20) } else { (0, 40) };
+        let message = &buffer[skip..len];
+        if message.get(8 + quoted + 2..8 + quoted + 4) == Some(&port.to_be_bytes()[..]) {
+            return Some((from, message[0], message[1]));
+        }
+    }
+    None
+}
+
+/// As traceroute does it: datagrams to closed ports that may take one more hop each time. The router says where they end, and then
+/// the engine itself.
+#[test]
+fn the_kernel_traces_the_way_to_the_engine() {
+    let Some(cable) = Cable::new(true) else { return };
+    let mut host = Host::new(&cable, |_| ());
+    let routes = [
+        (V4, FAR[0], "10.97.0.1", ipproto::ICMP, (11, 0), (3, 3)),
+        (V6, FAR[1], "fd97::1", ipproto::ICMPV6, (3, 0), (1, 4)),
+    ];
+    for (ours, far, router, protocol, expired, no_port) in routes {
+        let family = if protocol == ipproto::ICMP { AddressFamily::INET } else { AddressFamily::INET6 };
+        let listener = cable.inside(2, || {
+            socket_with(family, SocketType::RAW, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, Some(protocol))
+                .expect("root may listen")
+        });
+        let socket = cable.udp(2, &address(far, 0).to_string(), None);
+        for hops in 1..=4_u8 {
+            if family == AddressFamily::INET {
+                socket.set_ttl(hops.into()).expect("it may");
+            } else {
+                sockopt::set_ipv6_unicast_hops(&socket, Some(hops)).expect("it may");
+            }
+            let port = 33_434 + u16::from(hops);
+            socket.send_to(&content(32), address(ours, port)).expect("it goes");
+            let mut found = None;
+            host.until("somebody answers", |_| {
+                found = answer(&listener, port);
+                found.is_some()
+            });
+            let (from, (kind, code)) = if hops == 1 { (router, expired) } else { (ours, no_port) };
+            assert_eq!(found, Some((from.parse().expect("an address"), kind, code)), "{hops} hops to {ours}");
+        }
+    }
+    assert_eq!(host.engine.stats().dropped(Reason::UdpPort), 6);
 }
 
 #[test]

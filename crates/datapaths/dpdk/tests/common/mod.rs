@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
-use insane_datapath::conformance::{End, Rig};
+use insane_datapath::conformance::{End, Form, Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig, OBJECT};
@@ -91,6 +91,21 @@ pub(crate) fn wait_for_links(ends: &mut [&mut dyn Datapath]) {
         assert!(start.elapsed() < PATIENCE, "there is no link: {:?}", ends[0].stats());
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Every frame has its outcome, and is counted by it, between ends that have exchanged some before.
+pub(crate) fn outcomes(rig: &mut Rig) {
+    let (to, form, before) = (rig.b.address().expect("it is open"), Form::of(rig), rig.a.stats());
+    let mut tx = TxBatch::default();
+    form.add(&mut tx, to, &pattern(1, 1514 - form.head_bytes()), 0);
+    form.add(&mut tx, to, &pattern(1, 1515 - form.head_bytes()), 1);
+    form.add(&mut tx, to, &pattern(1, 9), 2);
+    let report = rig.a.transmit(&mut tx);
+    assert_eq!((report.sent, report.refused, report.pending), (2, 1, 0));
+    let outcomes: Vec<Outcome> = tx.frames().iter().map(|frame| frame.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Sent, Outcome::TooLarge, Outcome::Sent]);
+    let after = rig.a.stats();
+    assert_eq!((after.sent_frames - before.sent_frames, after.refused_frames - before.refused_frames), (2, 1));
 }
 
 /// Two ends of memif, connected.
