@@ -181,11 +181,12 @@ impl Source {
         self.epoch
     }
 
-    /// How many sinks are in the source's view now: a message emitted now is meant for them.
+    /// How many sinks are in the source's view now: a message emitted now is meant for them. Observers are none.
     #[must_use]
     pub fn sinks(&self) -> usize {
         let tx = self.stream.tx.visit();
-        tx.sources[self.index].as_ref().map_or(0, |s| s.routes.iter().map(|r| r.flows.len()).sum())
+        let flows = tx.sources[self.index].iter().flat_map(|s| &s.routes).flat_map(|r| &r.flows);
+        flows.filter(|flow| !flow.observer).count()
     }
 
     /// Waits until at least `count` sinks are in the source's view, at most `timeout`. Returns how many are.

@@ -144,6 +144,13 @@ pub(crate) struct Route {
     pub(crate) joined: u16,
 }
 
+impl Route {
+    /// Whether messages are meant for a sink of it, and not for observers alone.
+    pub(crate) fn is_meant(&self) -> bool {
+        self.flows.iter().any(|flow| !flow.observer)
+    }
+}
+
 /// The source's end of one flow.
 #[derive(Debug)]
 pub(crate) struct TxFlow {

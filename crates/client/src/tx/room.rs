@@ -1,10 +1,10 @@
 //! Whether sinks can take one more message of a source now.
 
-use super::{Place, Route, Tx, TxSource};
+use super::{Place, Route, Tx, TxFlow, TxSource};
 
 impl Tx {
-    /// Whether every link of the source has room for one more message, after taking back what was returned, and has mapped what it lies
-    /// in. On a link that sinks share, best effort, that is half of it: beyond, the other end may give none to a sink that has let much
+    /// Whether every link of the source, but for those to observers alone, has room for one more message, after taking back what was
+    /// returned, and has mapped what it lies in. On a link that sinks share, best effort, that is half of it: beyond, the other end may give none to a sink that has let much
     /// wait (ADR 32).
     #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
@@ -21,13 +21,13 @@ impl Tx {
     #[inline(never)]
     fn is_mapped(&mut self, source: usize, place: Place) -> bool {
         self.note_mapped();
-        self.routes(source).all(|r| self.reaches(r.link, place))
+        self.waited_for(source).all(|link| self.reaches(link, place))
     }
 
     #[inline(never)]
     fn is_all_mapped(&mut self, source: usize) -> bool {
         self.note_mapped();
-        self.routes(source).all(|r| self.fresh.iter().all(|number| self.has_mapped(r.link, *number)))
+        self.waited_for(source).all(|link| self.fresh.iter().all(|number| self.has_mapped(link, *number)))
     }
 
     fn has_mapped(&self, at: usize, segment: u16) -> bool {
@@ -43,7 +43,8 @@ impl Tx {
     fn have_room(&mut self, source: usize, bytes: u64) -> bool {
         // As they mostly are.
         if let Some(Some(TxSource { routes, .. })) = self.sources.get(source)
-            && let [Route { link, .. }] = routes[..]
+            && let [Route { link, ref flows, .. }] = routes[..]
+            && let [TxFlow { observer: false, .. }] = flows[..]
         {
             return self.link_has_room(link, bytes);
         }
@@ -52,24 +53,29 @@ impl Tx {
 
     #[inline(never)]
     fn all_have_room(&mut self, source: usize, bytes: u64) -> bool {
-        let count = self.routes(source).count();
-        (0..count).all(|r| {
-            let link = self.routes(source).nth(r).map_or(0, |r| r.link);
-            self.link_has_room(link, bytes)
+        let count = self.waited_for(source).count();
+        (0..count).all(|nth| {
+            let link = self.waited_for(source).nth(nth);
+            link.is_none_or(|link| self.link_has_room(link, bytes))
         })
+    }
+
+    /// The links to sinks of the source that messages are meant for. Nobody waits for observers.
+    fn waited_for(&self, source: usize) -> impl Iterator<Item = usize> {
+        self.routes(source).filter(|route| route.is_meant()).map(|route| route.link)
     }
 
     /// Whether a link of the source has no room for who is to lose nothing, though it may have some for others.
     #[inline(always)]
     pub(crate) fn is_short(&mut self, source: usize) -> bool {
-        let is_shared = |r: &Route| self.links[r.link].as_ref().is_some_and(|link| link.shared);
-        self.shares && self.routes(source).any(is_shared) && !self.have_room(source, 0)
+        let is_shared = |link: usize| self.links[link].as_ref().is_some_and(|link| link.shared);
+        self.shares && self.waited_for(source).any(is_shared) && !self.have_room(source, 0)
     }
 
     /// The links of a source that have no room, or have not mapped yet what a message lies in.
     pub(crate) fn full_links(&mut self, source: usize, place: Place) -> Vec<usize> {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
-        let links: Vec<usize> = self.routes(source).map(|r| r.link).collect();
+        let links: Vec<usize> = self.waited_for(source).collect();
         let is_full = |l: &usize| !self.link_has_room(*l, bytes) || !self.reaches(*l, place);
         links.into_iter().filter(is_full).collect()
     }
