@@ -202,6 +202,9 @@ fn refusal<T>(code: Code, text: impl Into<String>) -> Result<T, Refusal> {
     Err((code, text.into()))
 }
 
+/// The domain and the name of a stream.
+type StreamKey = (String, String);
+
 fn ordered(a: SessionId, b: SessionId) -> (SessionId, SessionId) {
     if a <= b { (a, b) } else { (b, a) }
 }
@@ -419,7 +422,7 @@ impl Core {
         conn: Conn,
         stream: u32,
         channel: Option<&control::Channel>,
-    ) -> Result<((String, String), u64, Option<String>), Refusal> {
+    ) -> Result<(StreamKey, u64, Option<String>), Refusal> {
         let session = self.sessions.get(&conn).ok_or((Code::Closed, String::new()))?;
         let name = session.streams.get(&stream).ok_or((Code::NotFound, format!("stream number {stream}")))?;
         let key = (session.domain.clone(), name.clone());
@@ -446,7 +449,7 @@ impl Core {
     fn enter(
         &mut self,
         conn: Conn,
-        key: &(String, String),
+        key: &StreamKey,
         id: u64,
         name: Option<String>,
     ) -> Result<(&mut Session, &mut Channel), Refusal> {

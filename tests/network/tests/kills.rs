@@ -156,9 +156,9 @@ fn kill_and_look(way: &Way<'_>, look: &mut dyn FnMut(usize)) {
     in_order(best.0, &best.1, false, &a);
     // In good order they leave nothing at all, also not of those that were killed before them.
     runtimes.iter_mut().for_each(Process::leave);
-    for end in 0..2 {
+    for (end, untouched) in untouched.iter().enumerate() {
         let held = || self::held(&cables, end, true);
-        assert!(eventually(|| held() == untouched[end]), "{:?} of {:?}", held(), untouched[end]);
+        assert!(eventually(|| held() == *untouched), "{:?} of {untouched:?}", held());
     }
 }
 
