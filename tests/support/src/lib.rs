@@ -1,5 +1,6 @@
 //! What the whole-system tests share: a runtime of their own, a watchdog, and the accounting law.
 
+pub mod hostile;
 pub mod pair;
 pub mod programs;
 

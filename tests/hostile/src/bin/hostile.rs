@@ -5,7 +5,7 @@ use insane_shm::link::{Consumer, DeliveryBlock, Descriptor, Fate, Producer, Retu
 use insane_shm::memory::{Backing, SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
 use insane_shm::socket::send;
-use insane_tests_hostile::{Raw, connect, next, random, say, scribble};
+use insane_tests_host::hostile::{Raw, connect, next, random, say, scribble};
 use insane_wire::control::{self, ToRuntime, to_runtime};
 use insane_wire::encode;
 use insane_wire::peer::{self, ToPeer, to_peer::Body};

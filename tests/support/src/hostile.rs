@@ -1,5 +1,4 @@
 //! A session that speaks the raw protocol and keeps none of its promises.
-#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 use insane_shm::counters::{Counters, bytes as counter_bytes};
 use insane_shm::memory::{Backing, SharedMemory};
