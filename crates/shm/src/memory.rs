@@ -217,8 +217,7 @@ impl Drop for Heap {
     }
 }
 
-#[cfg(test)]
-#[cfg(not(miri))]
+#[cfg(all(test, not(miri), not(loom)))]
 mod tests {
     use super::*;
 

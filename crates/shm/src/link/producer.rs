@@ -312,7 +312,7 @@ fn write_inline(words: &[AtomicU64; DELIVERY_WORDS], bytes: &[u8]) {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(miri), not(loom)))]
 mod tests {
     use super::*;
     use crate::link::Consumer;
