@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod again;
 mod capture;
 pub mod config;
 pub mod core;

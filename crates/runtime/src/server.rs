@@ -1,6 +1,7 @@
 //! The session server: sockets, credentials and descriptors around [`crate::core`]. One thread, asleep unless something
 //! happens; nothing it does waits for a client.
 
+use crate::again;
 use crate::capture;
 use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
@@ -42,9 +43,6 @@ const HISTORY: usize = 4096;
 /// The most counter cells that a session may bring: as many as the clients make, and some more. Each is read when the session
 /// ends and for every report.
 const MAX_SESSION_CELLS: u32 = 32_768;
-
-/// When to look again whether what takes a descriptor can be sent: at first, and once nothing has gone for long.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(128));
 
 /// How large one part of a report is.
 const REPORT_PART: usize = 48 * 1024;
@@ -594,7 +592,7 @@ impl Shell {
             }
         }
         let last = connection.again.filter(|_| connection.unsent.len() == before);
-        let pause = last.map_or(AGAIN.0, |(_, pause)| (pause * 2).min(AGAIN.1));
+        let pause = again::pause(last.map(|(_, pause)| pause));
         // Its end is told in any case, and where nothing else is waited for once.
         let (watched, again) = match connection.unsent.front() {
             None => (epoll::EventFlags::IN, None),

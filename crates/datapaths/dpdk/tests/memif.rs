@@ -4,7 +4,9 @@ mod common;
 
 use std::time::Instant;
 
-use common::{PATIENCE, dpdk, memif, memif_rig, outcomes, reopen_memif, slots, wait_for_links};
+use common::{
+    PATIENCE, conform_while_both_live, dpdk, memif, memif_rig, outcomes, reopen_memif, slots, wait_for_links,
+};
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::TxBatch;
 use insane_datapath::conformance::{self as suite, Form, Rig, pattern};
@@ -17,19 +19,7 @@ use insane_datapath_plugin::PluginDatapath;
 fn conform(mtu: u16) {
     let Some(dpdk) = dpdk() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    for check in [
-        suite::frames_arrive_whole,
-        suite::order_is_kept_and_nothing_repeated,
-        suite::payload_is_gathered,
-        suite::every_slot_comes_back,
-        suite::nothing_waits,
-        suite::a_sleeper_is_woken,
-        suite::payload_lands_where_it_belongs,
-        suite::bursts_beyond_all_room_do_no_harm,
-    ] {
-        check(&mut memif_rig(dpdk, &folder, mtu));
-    }
-    suite::closing_ends_it(memif_rig(dpdk, &folder, mtu), &mut reopen_memif);
+    conform_while_both_live(|| memif_rig(dpdk, &folder, mtu), &mut reopen_memif);
 }
 
 #[test]

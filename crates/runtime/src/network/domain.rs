@@ -2,6 +2,7 @@
 //! protocol at both ends: as the consumer of local sources and as the producer for local sinks. Everything that a session sends
 //! is checked; one that breaks the protocol loses its own pair and nothing else.
 
+use crate::again;
 use crate::config::Config;
 use crate::core::Conn;
 use crate::network::NetworkError;
@@ -31,9 +32,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// After how long a session whose socket had no room is tried again: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(128));
 
 /// Why a session loses its pair.
 pub(crate) type Refusal = String;
@@ -134,7 +132,7 @@ impl Pair {
         }
         let all = self.unsent.flush(self.socket.as_fd());
         let last = self.again.map(|(_, wait)| wait).filter(|_| self.unsent.waiting() == before);
-        let wait = last.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
+        let wait = again::pause(last);
         self.again = (!all).then_some((now + wait, wait));
         self.again.map(|(at, _)| at)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
-use insane_datapath::conformance::{End, Form, Rig, pattern};
+use insane_datapath::conformance::{self as suite, End, Form, Reopen, Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig, OBJECT};
@@ -125,4 +125,21 @@ pub(crate) fn reopen_memif(end: End, datapath: &mut dyn Datapath) {
     if end == End::A {
         wait_for_links(&mut [datapath]);
     }
+}
+
+/// The part of the suite in which no end goes while the other one is in use.
+pub(crate) fn conform_while_both_live(rig: impl Fn() -> Rig, reopen: Reopen<'_>) {
+    for check in [
+        suite::frames_arrive_whole,
+        suite::order_is_kept_and_nothing_repeated,
+        suite::payload_is_gathered,
+        suite::every_slot_comes_back,
+        suite::nothing_waits,
+        suite::a_sleeper_is_woken,
+        suite::payload_lands_where_it_belongs,
+        suite::bursts_beyond_all_room_do_no_harm,
+    ] {
+        check(&mut rig());
+    }
+    suite::closing_ends_it(rig(), reopen);
 }

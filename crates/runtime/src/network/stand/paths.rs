@@ -179,17 +179,23 @@ fn a_datapath_that_comes_back_has_its_streams_again() {
     }
 }
 
-/// The path is lost by which a source was to go on, while its flow over another stands, which then ends as it was to.
-#[test]
-fn a_source_whose_next_path_is_lost_goes_on_when_its_flow_before_has_ended() {
+/// A stand whose host has just offered a datapath beside UDP.
+fn offered_beside() -> (Stand, [Beside; 1]) {
     let mut stand = Stand::new();
     stand.hub.lost(0, stand.now);
     let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
-    let mut besides = [Beside::new(&mut stand, own, there)];
+    let besides = [Beside::new(&mut stand, own, there)];
     let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
     stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
     stand.restart();
     stand.hub.offered(0, &[wire::Reach { kind: "xdp".into(), address: there.into() }], stand.now);
+    (stand, besides)
+}
+
+/// The path is lost by which a source was to go on, while its flow over another stands, which then ends as it was to.
+#[test]
+fn a_source_whose_next_path_is_lost_goes_on_when_its_flow_before_has_ended() {
+    let (mut stand, mut besides) = offered_beside();
     pass(&mut stand, &mut besides);
     stand.sink(1, [1; 16], 5, true);
     let about = source(1, 4, 5);
@@ -242,14 +248,7 @@ fn open_lanes(stand: &Stand) -> Vec<usize> {
 
 /// A stand whose streams are asked to go over a datapath beside UDP, with a session of this number that has a source there.
 fn beside(number: u64) -> (Stand, [Beside; 1], Speaker) {
-    let mut stand = Stand::new();
-    stand.hub.lost(0, stand.now);
-    let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
-    let mut besides = [Beside::new(&mut stand, own, there)];
-    let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
-    stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
-    stand.restart();
-    stand.hub.offered(0, &[wire::Reach { kind: "xdp".into(), address: there.into() }], stand.now);
+    let (mut stand, mut besides) = offered_beside();
     stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
     pass(&mut stand, &mut besides);
     announce(&mut stand, number, 1, 5);
