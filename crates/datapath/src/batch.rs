@@ -88,13 +88,40 @@ impl<'m> TxBatch<'m> {
     }
 
     /// Makes frames of `len` bytes each of everything in the buffer from byte `start` on; the ends of all of them may be added zeros
-    /// to, or of none.
+    /// to, or of none. Payload that follows them is given to them by [`TxBatch::attach`].
     pub fn commit_alike(&mut self, to: Address, start: usize, len: usize, may_pad: bool) {
         let end = self.bytes.len();
         self.frames.extend((start..end).step_by(len.max(1)).map(|start| {
             let head = start..(start + len).min(end);
             TxFrame { to, head, piece: None, cookie: 0, may_pad, outcome: Outcome::Pending }
         }));
+    }
+
+    /// Gives frame number `at` of all ([`TxBatch::frames`]) the payload that follows its bytes of the buffer.
+    #[inline]
+    pub fn attach(&mut self, at: usize, piece: Piece<'m>) {
+        if let Some(frame) = self.frames.get_mut(at) {
+            frame.piece = Some(piece);
+        }
+    }
+
+    /// The batch without any memory but its own: payloads of frames that are pending are copied into it, and those that have an outcome are
+    /// left with their heads alone. It allocates nothing where nothing is pending.
+    #[must_use]
+    pub fn into_owned(self) -> TxBatch<'static> {
+        let Self { mut bytes, frames, next } = self;
+        let mut own = |(at, frame): (usize, TxFrame<'m>)| {
+            let TxFrame { to, mut head, piece, cookie, may_pad, outcome } = frame;
+            if let Some(piece) = piece.filter(|_| at >= next) {
+                let start = bytes.len();
+                bytes.extend_from_within(head);
+                piece.copy_to(&mut bytes);
+                head = start..bytes.len();
+            }
+            TxFrame { to, head, piece: None, cookie, may_pad, outcome }
+        };
+        let frames = frames.into_iter().enumerate().map(&mut own).collect();
+        TxBatch { bytes, frames, next }
     }
 
     /// Lets the datapath add zeros to the end of the frame that was added last.
@@ -376,5 +403,32 @@ mod tests {
             batch.frames().iter().map(|frame| (batch.head(frame).to_vec(), frame.may_pad, frame.outcome)).collect()
         };
         assert_eq!((seen(&one), other.frames().len()), (seen(&other), 3));
+    }
+
+    #[test]
+    fn what_is_pending_keeps_its_payload_when_its_memory_goes() {
+        let to = Address::Port(1);
+        let mut batch = TxBatch::default();
+        {
+            let payload = *b"abcdef";
+            let mut lent: TxBatch<'_> = batch;
+            lent.buffer().extend_from_slice(b"1122");
+            lent.commit_alike(to, 0, 2, false);
+            lent.frame(to, b"33", 0);
+            (0..3).for_each(|at| lent.attach(at, Piece::of(&payload[2 * at..2 * at + 2])));
+            // There is no such frame.
+            lent.attach(3, Piece::of(&payload));
+            lent.settle(1, Outcome::Sent);
+            batch = lent.into_owned();
+        }
+        let whole = |frame: &TxFrame<'_>| {
+            let mut bytes = Vec::new();
+            batch.copy_to(frame, &mut bytes);
+            (bytes, frame.piece.is_none(), frame.outcome)
+        };
+        let pending = |bytes: &[u8]| (bytes.to_vec(), true, Outcome::Pending);
+        let all: Vec<_> = batch.frames().iter().map(whole).collect();
+        assert_eq!(all, [(b"11".to_vec(), true, Outcome::Sent), pending(b"22cd"), pending(b"33ef")]);
+        assert_eq!(batch.pending().len(), 2);
     }
 }

@@ -8,12 +8,13 @@
 //! - `INV-MEM-1` The memory of a slot is mapped and writable, and used by nobody else in this process, for as long as the
 //!   value exists. Whoever made it with [`Slot::from_raw`] promised so; [`Slot::owned`] allocates it.
 //! - `INV-MEM-2` The memory of a piece stays mapped until its frame has an outcome (and is done, with
-//!   [`crate::Foreign::InPlace`]). Whoever made it with [`Piece::from_raw`] promised so; [`Piece::of`] borrows it.
+//!   [`crate::Foreign::InPlace`]). Whoever made it with [`Piece::from_raw`] promised so; [`Piece::of`] and [`Piece::shared`] borrow it.
 //! - `INV-MEM-3` The memory of a lent slot is mapped and written by nobody for as long as the value exists; this process only
 //!   reads it. Whoever made it with [`Slot::lent`] promised so.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU8;
 
 /// Memory to receive into, or with something received that the technology lends.
 #[derive(Debug)]
@@ -153,6 +154,12 @@ impl<'m> Piece<'m> {
     }
 
     /// Payload in memory that another process may change meanwhile: what is sent is then whatever was there.
+    #[must_use]
+    pub fn shared(bytes: &'m [AtomicU8]) -> Self {
+        Self { base: NonNull::from(bytes).cast(), len: bytes.len(), memory: PhantomData }
+    }
+
+    /// As [`Self::shared`], by its address.
     ///
     /// # Safety
     /// `base` is valid for reads of `len` bytes until the frame that it is added to is done with.
@@ -180,6 +187,17 @@ impl<'m> Piece<'m> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// `len` bytes of it from byte `from` on, if it has them.
+    #[inline]
+    #[must_use]
+    pub fn part(&self, from: usize, len: usize) -> Option<Self> {
+        if from > self.len || len > self.len - from {
+            return None;
+        }
+        // SAFETY: INV-MEM-2, no further than one past the end; checked above.
+        Some(Self { base: unsafe { self.base.add(from) }, len, memory: PhantomData })
     }
 
     /// Copies bytes of it, from byte `from` on, to the whole of `out`; says how many there were.
@@ -216,6 +234,11 @@ mod tests {
         let mut out = vec![b'x'];
         Piece::of(&slot.bytes()[1..4]).copy_to(&mut out);
         assert_eq!((out.as_slice(), slot.id(), slot.len()), (&b"xbcd"[..], 3, 16));
+        let shared = [1, 2, 3].map(AtomicU8::new);
+        let piece = Piece::shared(&shared);
+        piece.part(1, 2).unwrap().copy_to(&mut out);
+        assert_eq!(out, b"xbcd\x02\x03");
+        assert!(piece.part(3, 0).is_some() && piece.part(2, 2).is_none() && piece.part(4, 0).is_none());
         let mut memory = [0u8; 8];
         // SAFETY: `memory` outlives the slot and is not touched meanwhile.
         let mut raw = unsafe { Slot::from_raw(1, NonNull::from(&mut memory).cast(), 8) };

@@ -13,6 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 /// The smallest slot in bytes.
 pub const MIN_STRIDE: u64 = 256;
@@ -201,6 +202,16 @@ impl SegmentView {
         Some(unsafe { self.mapping.base().add(at) })
     }
 
+    /// `length` bytes of a slot where they lie, if they are there: for who reads them while their owner may write.
+    #[inline]
+    #[must_use]
+    pub fn shared(&self, slot: u32, offset: u32, length: u32) -> Option<&[AtomicU8]> {
+        let base = self.locate(slot, offset, length)?;
+        // SAFETY: `locate` has checked that `length` bytes are mapped there, and the view keeps them mapped while it is borrowed. Atomics
+        // may be changed by others at any time; loads of bytes are allowed of memory that is mapped read-only.
+        Some(unsafe { std::slice::from_raw_parts(base.as_ptr().cast::<AtomicU8>(), length as usize) })
+    }
+
     /// Appends `length` bytes of a slot to `out`, each read once. `false`, and nothing appended, if they are not there.
     #[must_use]
     pub fn append(&self, slot: u32, offset: u32, length: u32, out: &mut Vec<u8>) -> bool {
@@ -325,7 +336,7 @@ unsafe fn copy_blocks(from: NonNull<u8>, to: *mut u8, blocks: usize) {
 /// As [`copy_out`].
 #[inline]
 unsafe fn copy_words(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
-    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     let (mut at, mut done) = (from, 0);
     let head = at.as_ptr().align_offset(8).min(to.len());
     let byte = |p: NonNull<u8>| {
@@ -353,5 +364,27 @@ unsafe fn copy_words(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
         // SAFETY: the caller's promise: still inside, or one past the end.
         at = unsafe { at.add(1) };
         done += 1;
+    }
+}
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn bytes_of_a_slot_are_read_where_they_lie_and_none_beside_it() {
+        let geometry = Geometry { stride: 4096, slots: 2 };
+        let segment = Segment::create(geometry, false).unwrap();
+        let view = SegmentView::map(segment.fd(), geometry, u64::MAX).unwrap();
+        let shared = view.shared(1, 4090, 6).unwrap();
+        // SAFETY: inside the slot.
+        let last = unsafe { segment.slot(1).add(4095) };
+        for byte in [7, 9] {
+            // SAFETY: the last byte of the slot, which nobody else writes.
+            unsafe { last.write_volatile(byte) };
+            assert_eq!((shared.len(), shared[5].load(Relaxed)), (6, byte));
+        }
+        assert!(view.shared(1, 4090, 7).is_none() && view.shared(2, 0, 0).is_none());
     }
 }

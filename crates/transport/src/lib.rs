@@ -112,4 +112,4 @@ pub use config::{Config, FlowSpec, Outgoing};
 pub use counts::{Counts, PathStats};
 pub use landing::{Landing, Landings, MOST_REGIONS, Region, Stray};
 pub use path::{Alike, Built, End, Event, Gather, Lies, LostReason, Path, Receipt, Rejected, Row, SendError, Store};
-pub use payloads::{Fit, Payloads, Rest, copy_alike};
+pub use payloads::{Fit, Payloads, Rest, copy_alike, count_alike};

@@ -304,10 +304,22 @@ pub struct Built {
 pub struct Alike {
     /// How many.
     pub frames: usize,
-    /// The length of each in bytes.
+    /// The length of each in bytes, with what follows the buffer.
     pub len: usize,
+    /// The payload of the first that follows what is in the buffer, which has the beginnings of the frames one after the other.
+    pub gather: Option<Gather>,
+    /// From where the payload of one begins to where that of the next does, in bytes: all of it follows what is in the buffer, or none.
+    pub every: u32,
     /// As [`Built::may_pad`].
     pub may_pad: bool,
+}
+
+impl Alike {
+    /// How many bytes of each are in the buffer.
+    #[must_use]
+    pub fn in_buffer(&self) -> usize {
+        self.len - self.gather.map_or(0, |gather| gather.len as usize)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

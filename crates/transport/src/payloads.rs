@@ -17,6 +17,11 @@ pub trait Payloads {
         self.copy(token, rest.offset, fit.len, out);
     }
 
+    /// How many of the next messages of a bundle are of `size` bytes, a multiple of 8; `most` at most.
+    fn count_alike(&mut self, token: u64, rest: Rest, (size, most): (u32, u16)) -> u16 {
+        count_alike(self, token, rest, (size, most))
+    }
+
     /// Appends the payloads of the next messages of a bundle as long as those are of `size` bytes, a multiple of 8, each after what
     /// `head` appends for it; how many those were, `most` at most.
     fn copy_alike(
@@ -31,7 +36,17 @@ pub trait Payloads {
     }
 }
 
-/// [`Payloads::copy_alike`] as it is if nothing better is known: by [`Payloads::bundle`] and [`Payloads::copy`].
+/// [`Payloads::count_alike`] as it is if nothing better is known: by [`Payloads::bundle`].
+pub fn count_alike<P: Payloads + ?Sized>(payloads: &mut P, token: u64, rest: Rest, (size, most): (u32, u16)) -> u16 {
+    let stride = BUNDLE_WORD + size;
+    let is_alike = |n: &u16| {
+        let left = Rest { offset: rest.offset + u32::from(*n) * stride, count: rest.count - n };
+        payloads.bundle(token, left, stride, 1).is_some_and(|fit| fit.count == 1 && fit.first == size)
+    };
+    (0..most.min(rest.count)).take_while(is_alike).count() as u16
+}
+
+/// [`Payloads::copy_alike`] as it is if nothing better is known: by [`Payloads::count_alike`] and [`Payloads::copy`].
 pub fn copy_alike<P: Payloads + ?Sized>(
     payloads: &mut P,
     token: u64,
@@ -41,20 +56,14 @@ pub fn copy_alike<P: Payloads + ?Sized>(
     head: &mut dyn FnMut(&mut Vec<u8>),
 ) -> u16 {
     let stride = BUNDLE_WORD + size;
-    let mut copied = 0;
-    while copied < most.min(rest.count) {
-        let offset = rest.offset + u32::from(copied) * stride;
-        let left = Rest { offset, count: rest.count - copied };
-        if !payloads.bundle(token, left, stride, 1).is_some_and(|fit| fit.count == 1 && fit.first == size) {
-            break;
-        }
+    let alike = payloads.count_alike(token, rest, (size, most));
+    for n in 0..u32::from(alike) {
         head(out);
         let end = out.len() + size as usize;
-        payloads.copy(token, offset + BUNDLE_WORD, size, out);
+        payloads.copy(token, rest.offset + n * stride + BUNDLE_WORD, size, out);
         out.resize(end, 0);
-        copied += 1;
     }
-    copied
+    alike
 }
 
 /// What comes before each message of a bundle, in bytes.

@@ -89,6 +89,8 @@ pub(crate) struct Pattern {
     index: u64,
     /// Bytes of payload; 0 for none.
     size: u32,
+    /// It is gathered from where it lies.
+    apart: bool,
     head: Vec<u8>,
 }
 
@@ -102,8 +104,8 @@ impl Path {
         // Once for all frames of a batch.
         if now != self.last_poll {
             self.on_time(now);
-        } else if let Some(Alike { len, may_pad, .. }) = self.build_alike(now, out, payloads, 1) {
-            return Some(Built { len, gather: None, may_pad });
+        } else if let Some(Alike { len, gather, may_pad, .. }) = self.build_alike(now, out, payloads, 1) {
+            return Some(Built { len, gather, may_pad });
         }
         if self.aside <= now {
             return Some(self.build_aside(now, out));
@@ -262,7 +264,7 @@ impl Path {
         payloads: &mut dyn Payloads,
         most: usize,
     ) -> Option<Alike> {
-        let Pattern { each, at, limit, flow, index, size, .. } = self.pattern;
+        let Pattern { each, at, limit, flow, index, size, apart, .. } = self.pattern;
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let others = self.turns.front() != Some(flow) || self.has_control();
         let due = is_due(self.ack_due) || is_due(self.credit_due) || self.aside <= now || self.probes > 0;
@@ -276,11 +278,12 @@ impl Path {
         let most = u16::try_from(most.min(turn)).unwrap_or(u16::MAX);
         if let Each::Message(priority, joined) = each {
             let frames = self.build_messages(now, out, payloads, most, (priority, joined));
-            return (frames > 0).then_some(Alike { frames, len, may_pad: true });
+            return (frames > 0).then_some(Alike { frames, len, gather: None, every: size, may_pad: true });
         }
         let source = self.out.get_mut(&flow)?;
         let head = &self.pattern.head;
         let mut counter = self.counter;
+        let start = out.len();
         let (next, count, may_pad) = if self.in_parts {
             let next = source.next_part(index, size)?;
             let Span { offset, len, .. } = next.span;
@@ -288,10 +291,13 @@ impl Path {
             let count = u16::try_from((len - 1) / size).unwrap_or(u16::MAX).min(most);
             for n in 0..u32::from(count) {
                 next_part(out, head, counter, offset + n * size);
+                counter += 1;
+                if apart {
+                    continue;
+                }
                 let end = out.len() + size as usize;
                 payloads.copy(next.message.token, next.message.base + offset + n * size, size, out);
                 out.resize(end, 0);
-                counter += 1;
             }
             (next, count, next.message.len <= JOINED)
         } else {
@@ -305,16 +311,25 @@ impl Path {
                 next_message(out, head, counter, index as u32, sequence);
                 (counter, index, sequence) = (counter + 1, index + 1, sequence + 1);
             };
-            (next, payloads.copy_alike(message.token, rest, (size, most as u16), out, &mut write_head), true)
+            let count = if apart {
+                let count = payloads.count_alike(message.token, rest, (size, most as u16));
+                (0..count).for_each(|_| write_head(out));
+                count
+            } else {
+                payloads.copy_alike(message.token, rest, (size, most as u16), out, &mut write_head)
+            };
+            (next, count, true)
         };
         let (stride, bundled) = (own + size, u16::from(!self.in_parts));
         if count == 0 || u32::from(count) * stride > next.span.len {
-            out.truncate(out.len() - usize::from(count) * len);
+            out.truncate(start);
             return None;
         }
         let gone = Gone { len: u32::from(count) * stride, count: count * bundled, payload: u32::from(count) * size };
         source.took(&next, gone);
         let reliable = source.spec.reliable;
+        let Outgoing { token, base, .. } = next.message;
+        let gather = apart.then_some(Gather { token, offset: base + next.span.offset + own, len: size });
         self.turns.sent(gone.len + u32::from(count) * OWN_BYTES);
         for n in 0..u32::from(count) {
             let mut contents = self.spare.pop().unwrap_or_default();
@@ -327,7 +342,7 @@ impl Path {
             self.counter += 1;
         }
         self.sent_alike(now, count.into(), len);
-        Some(Alike { frames: count.into(), len, may_pad })
+        Some(Alike { frames: count.into(), len, gather, every: stride, may_pad })
     }
 
     fn sent_alike(&mut self, now: Duration, frames: usize, len: usize) {
@@ -377,7 +392,8 @@ impl Path {
     /// Remembers a frame that was built if the next may be like it: if there is nothing in it but what the pattern says.
     fn remember(&mut self, now: Duration, limit: usize, frame: &[u8]) {
         let head = HEADER_BYTES + if self.in_parts { FRAGMENT_BYTES } else { MESSAGE_BYTES };
-        let alone = frame.len() == head + self.pattern.size as usize && !self.config.checked;
+        let copied = if self.pattern.apart { 0 } else { self.pattern.size as usize };
+        let alone = frame.len() == head + copied && !self.config.checked;
         (self.pattern.at, self.pattern.limit) = (now, limit);
         self.pattern.size = if alone { self.pattern.size } else { 0 };
         self.pattern.head.clear();
@@ -556,8 +572,8 @@ impl Path {
                 break;
             }
             let added = if next.message.bundle > 0 {
-                match add_bundle(now, frame, flow, &next, payloads) {
-                    Bundled::Gone(gone) => Some((gone, None)),
+                match add_bundle(now, frame, flow, &next, copy_bytes, payloads) {
+                    Bundled::Gone(gone, gather) => Some((gone, gather)),
                     Bundled::Full => None,
                     Bundled::TooLong(lost) => {
                         if out.spec.reliable && out.cut(&next, |token, rest| payloads.bundle(token, rest, 0, 1)) {
@@ -577,6 +593,7 @@ impl Path {
                 }
                 if let Some((size, flow, each)) = only {
                     (self.pattern.each, self.pattern.size, self.pattern.flow) = (each, size, flow);
+                    self.pattern.apart = false;
                 }
                 break;
             };
@@ -606,8 +623,9 @@ impl Path {
             // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
             if gather.is_some() || (!done && gone.len < next.span.len) {
                 self.in_parts = !done && next.message.bundle == 0;
-                let alike = gather.is_none() && (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
+                let alike = (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
                 self.pattern.size = if alike { gone.payload } else { 0 };
+                self.pattern.apart = gather.is_some();
                 self.pattern.each = if self.in_parts { Each::Part } else { Each::OfBundle };
                 (self.pattern.flow, self.pattern.index) = (flow, next.span.index);
                 return (gather, large);
@@ -758,8 +776,8 @@ impl Path {
 
 /// What became of a bundle that was to be added to a frame.
 enum Bundled {
-    /// So much of it was added.
-    Gone(Gone),
+    /// So much of it was added, and this is to be gathered.
+    Gone(Gone, Option<Gather>),
     /// There is no room in this frame.
     Full,
     /// Frames have become smaller since its first message was taken for one that fits. What goes with that if nothing is done about it:
@@ -773,6 +791,7 @@ fn add_bundle(
     frame: &mut FrameBuilder<'_>,
     flow: u32,
     next: &Next,
+    copy_bytes: u32,
     payloads: &mut dyn Payloads,
 ) -> Bundled {
     let Next { message, span, .. } = next;
@@ -781,22 +800,27 @@ fn add_bundle(
     let fit = payloads.bundle(message.token, rest, room, next.most);
     let Some(fit) = fit.filter(|fit| fit.len <= span.len && fit.count <= next.most) else {
         // It is none. Nobody gets it, and the peer counts what it misses as lost.
-        return Bundled::Gone(Gone { len: span.len, count: message.bundle, payload: 0 });
+        return Bundled::Gone(Gone { len: span.len, count: message.bundle, payload: 0 }, None);
     };
     let head = on_the_wire(flow, span.index, message, now);
     // One that is not small is as well off by itself, with fewer bytes around it.
     if fit.count == 0 || (fit.count == 1 && fit.first > SMALL) {
         let (token, at, len) = (message.token, span.offset + BUNDLE_WORD, fit.first);
         let one = Gone { len: fit.len, count: 1, payload: len };
-        return match frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out)) {
-            true => Bundled::Gone(one),
+        let (fits, gather) = if len > copy_bytes {
+            (frame.message_apart(&head, len as usize), Some(Gather { token, offset: at, len }))
+        } else {
+            (frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out)), None)
+        };
+        return match fits {
+            true => Bundled::Gone(one, gather),
             false if frame.is_empty() => Bundled::TooLong(one),
             false => Bundled::Full,
         };
     }
     let fill = |out: &mut Vec<u8>| payloads.copy_bundle(message.token, rest, fit, out);
     if frame.bundle_from(&head, fit.count, fit.len as usize, fill) {
-        return Bundled::Gone(Gone { len: fit.len, count: fit.count, payload: fit.payload });
+        return Bundled::Gone(Gone { len: fit.len, count: fit.count, payload: fit.payload }, None);
     }
     Bundled::Full
 }

@@ -6,9 +6,9 @@ mod sim;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use insane_transport::{Config, Event, Fit, FlowSpec, Lies, Outgoing, Path, Payloads, Rest, Store};
+use insane_transport::{Alike, Config, Event, Fit, FlowSpec, Lies, Outgoing, Path, Payloads, Rest, Store};
 use insane_wire::frame::record::{Place, bundle_prefix, bundled};
-use sim::{MS, Random};
+use sim::{MS, Random, whole};
 
 /// Payloads by token, as they lie with their owner.
 #[derive(Default)]
@@ -47,6 +47,8 @@ struct Twin {
     memory: Memory,
     sent: Vec<(Vec<u8>, bool)>,
     runs: usize,
+    /// How many frames have payload that was left where it lies.
+    apart: usize,
     /// What the peer's user has: flow, sequence, and the payload if it lay in a frame.
     taken: Vec<(u32, u64, Vec<u8>)>,
     rows: usize,
@@ -55,19 +57,23 @@ struct Twin {
 impl Twin {
     fn new(config: Config) -> Self {
         let [path, peer] = [1, 2].map(|seed| Path::new(config, seed, MS * 10));
-        Self { path, peer, memory: Memory::default(), sent: Vec::new(), runs: 0, taken: Vec::new(), rows: 0 }
+        Self { path, peer, memory: Memory::default(), sent: Vec::new(), runs: 0, apart: 0, taken: Vec::new(), rows: 0 }
     }
 
     /// All frames that go now; as runs of up to `most`, if that is not 0.
     fn send(&mut self, now: Duration, most: usize) -> Vec<Vec<u8>> {
         let (first, mut out) = (self.sent.len(), Vec::new());
         while let Some(built) = self.path.transmit(now, &mut out, &mut self.memory) {
-            self.sent.push((std::mem::take(&mut out), built.may_pad));
+            let one = Alike { frames: 1, len: built.len, gather: built.gather, every: 0, may_pad: built.may_pad };
+            let frame = whole(&std::mem::take(&mut out), &one, &mut self.memory).remove(0);
+            self.sent.push((frame, built.may_pad));
+            self.apart += usize::from(one.gather.is_some());
             if let Some(alike) = self.path.transmit_alike(now, &mut out, &mut self.memory, most) {
-                assert!((1..=most).contains(&alike.frames) && alike.frames * alike.len == out.len());
-                self.sent.extend(out.chunks(alike.len).map(|frame| (frame.to_vec(), alike.may_pad)));
+                assert!((1..=most).contains(&alike.frames));
+                let frames = whole(&std::mem::take(&mut out), &alike, &mut self.memory);
+                self.sent.extend(frames.into_iter().map(|frame| (frame, alike.may_pad)));
                 self.runs += usize::from(alike.frames > 1);
-                out.clear();
+                self.apart += alike.frames * usize::from(alike.gather.is_some());
             }
         }
         self.sent[first..].iter().map(|(frame, _)| frame.clone()).collect()
@@ -152,12 +158,12 @@ fn bundle(random: &mut Random) -> (Vec<u8>, u16) {
 
 #[test]
 fn runs_and_rows_are_what_goes_and_comes_one_by_one() {
-    let (mut runs, mut rows, mut frames) = (0, 0, 0);
+    let (mut runs, mut rows, mut frames, mut apart) = (0, 0, 0, 0);
     for seed in 1..=300 {
         let mut random = Random(seed);
         let config = Config {
             dedicated: random.percent(30),
-            copy_bytes: u32::MAX,
+            copy_bytes: if random.percent(50) { u32::MAX } else { 700 },
             credit_bytes: if random.percent(30) { 100_000 } else { 4 << 20 },
             credit_messages: if random.percent(30) { 50 } else { 16_384 },
             ..Config::default()
@@ -214,7 +220,10 @@ fn runs_and_rows_are_what_goes_and_comes_one_by_one() {
         assert!(one.sent == other.sent, "seed {seed}: other frames");
         assert!(one.taken == other.taken, "seed {seed}: other messages");
         assert_eq!((one.runs, one.rows), (0, 0));
+        assert_eq!(one.apart, other.apart, "seed {seed}");
         (runs, rows, frames) = (runs + other.runs, rows + other.rows, frames + one.sent.len());
+        apart += other.apart;
     }
     assert!(runs > 1000 && rows > 1000 && frames > 50_000, "{runs} runs, {rows} rows, {frames} frames");
+    assert!(apart > 10_000, "{apart} of them with payload where it lies");
 }

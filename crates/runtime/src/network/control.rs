@@ -1,6 +1,7 @@
 //! What is under way to other hosts, by token: payloads in local segments, small ones copied, and control messages.
 
 use crate::network::domain::Domain;
+use insane_datapath::memory::Piece;
 use insane_shm::link::{Delivery, Descriptor};
 use insane_shm::pack::bytes_for;
 use insane_shm::segment::SegmentView;
@@ -184,6 +185,26 @@ impl Sources<'_> {
         let _ = self.view(place).is_some_and(|v| v.append(d.slot, d.offset + offset, len, out));
     }
 
+    /// Payload of a message where it lies, if that is still there and not several.
+    pub(crate) fn piece(&self, token: u64, offset: u32, len: u32) -> Option<Piece<'_>> {
+        let shared = |place: &Place, segment: u16, slot, offset| {
+            self.segments(place)?.get(usize::from(segment))?.as_ref()?.shared(slot, offset, len)
+        };
+        match self.underway.held(token)? {
+            Held::Bytes(bytes) | Held::Run(_, bytes, _) => Piece::of(bytes).part(offset as usize, len as usize),
+            Held::Slot(place) | Held::Pack(place, _) => {
+                let d = &place.descriptor;
+                shared(place, d.segment, d.slot, d.offset + offset).map(Piece::shared)
+            }
+            Held::Slots(place, lent) => {
+                let (one, from) = at(lent, offset)?;
+                let (segment, slot) = one.spot;
+                shared(place, segment, slot, one.offset + from).map(Piece::shared)
+            }
+            _ => None,
+        }
+    }
+
     /// The segment of a slot, if that is still there.
     fn view(&self, place: &Place) -> Option<&SegmentView> {
         self.segments(place)?.get(usize::from(place.descriptor.segment))?.as_ref()
@@ -286,6 +307,17 @@ impl Payloads for Sources<'_> {
         }
     }
 
+    fn count_alike(&mut self, token: u64, rest: Rest, (size, most): (u32, u16)) -> u16 {
+        let same = |lengths: &mut dyn Iterator<Item = u16>| {
+            lengths.take(most.into()).take_while(|len| u32::from(*len) == size).count() as u16
+        };
+        match self.underway.held(token) {
+            Some(Held::Pack(_, lengths)) => same(&mut left(lengths, rest).unwrap_or(&[]).iter().copied()),
+            Some(Held::Slots(_, lent)) => same(&mut left(lent, rest).unwrap_or(&[]).iter().map(|one| one.len)),
+            _ => insane_transport::count_alike(self, token, rest, (size, most)),
+        }
+    }
+
     fn copy_alike(
         &mut self,
         token: u64,
@@ -294,30 +326,27 @@ impl Payloads for Sources<'_> {
         out: &mut Vec<u8>,
         head: &mut dyn FnMut(&mut Vec<u8>),
     ) -> u16 {
-        let (place, lengths) = match self.underway.held(token) {
-            Some(Held::Pack(place, lengths)) => (place, lengths),
+        let alike = self.count_alike(token, rest, (size, most));
+        let place = match self.underway.held(token) {
+            Some(Held::Pack(place, _)) => place,
             Some(Held::Slots(place, lent)) => {
-                let left = left(lent, rest).unwrap_or(&[]);
-                let alike = left.iter().take(most.into()).take_while(|one| u32::from(one.len) == size).count();
-                self.append_each(place, &left[..alike], out, |_, out| head(out), |_| size);
-                return alike as u16;
+                let next = left(lent, rest).and_then(|left| left.get(..alike.into())).unwrap_or(&[]);
+                self.append_each(place, next, out, |_, out| head(out), |_| size);
+                return alike;
             }
             _ => return insane_transport::copy_alike(self, token, rest, (size, most), out, head),
         };
         let view = self.view(place);
-        let alike = left(lengths, rest).unwrap_or(&[]).iter().take(most.into());
         let mut at = place.descriptor.offset + rest.offset + bytes_for(0);
-        let mut copied = 0;
-        for _ in alike.take_while(|len| u32::from(**len) == size) {
+        for _ in 0..alike {
             head(out);
             let end = out.len() + size as usize;
             // What is no longer there is zeros, as in [`Self::copy`].
             let _ = view.is_some_and(|view| view.append(place.descriptor.slot, at, size, out));
             out.resize(end, 0);
             at += bytes_for(size);
-            copied += 1;
         }
-        copied
+        alike
     }
 
     fn copy(&mut self, token: u64, offset: u32, len: u32, out: &mut Vec<u8>) {

@@ -160,7 +160,7 @@ pub(crate) enum Known {
     Dormant,
 }
 
-/// What a path is told.
+/// What a path is told. Everything is copied into its frames.
 pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: usize, can_check: bool) -> Config {
     let silence = Duration::from_millis(settings.silence_ms);
     Config {
@@ -171,7 +171,6 @@ pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: u
         silence,
         stale: Duration::from_millis(settings.stale_ms),
         heartbeat: (silence / 7).min(Duration::from_millis(250)),
-        // Everything is copied into its frame: the slots of a client are never the datapath's to read.
         copy_bytes: u32::MAX,
         ..Config::default()
     }

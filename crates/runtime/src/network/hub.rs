@@ -15,7 +15,7 @@ use crate::network::later::Later;
 use crate::network::memory::{Memory, Placer};
 use crate::network::outlet::Found;
 use crate::network::patience::{Last, Patience};
-use crate::network::ports::{Port, States};
+use crate::network::ports::{Apart, Port, States};
 use crate::network::reopen::{Order, Retired};
 use crate::network::scatter::Loan;
 use crate::network::{Bell, FromNetwork, NetworkError, ToNetwork};
@@ -24,7 +24,7 @@ use crate::rebind::Requests;
 use insane_datapath::Address;
 use insane_datapath::batch::{Outcome, RxReport};
 use insane_shm::steps::{Step, reach};
-use insane_transport::{End, Lies, Path};
+use insane_transport::{Alike, End, Lies, Path};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -674,7 +674,7 @@ impl Hub {
                 }
                 self.ports[port].tx.clear();
                 self.pump(now);
-                let Port { tx, datapath, .. } = &mut self.ports[port];
+                let Port { tx, datapath, apart, .. } = &mut self.ports[port];
                 let mut can = None;
                 for host in self.hosts.iter_mut().filter(|h| !h.is_dormant()) {
                     let Some(to) = host.lanes.get(port).map(|lane| lane.address) else { continue };
@@ -684,6 +684,8 @@ impl Hub {
                         let first = tx.buffer().len();
                         let mut sources = Sources { underway: &self.underway, domains: &self.domains };
                         let Some(built) = path.transmit(now, tx.buffer(), &mut sources) else { break };
+                        let at = tx.frames().len();
+                        apart.extend(built.gather.map(|gather| Apart { first: at, frames: 1, gather, every: 0 }));
                         tx.commit(to, first, None, 0);
                         let can = can.get_or_insert_with(|| datapath.capabilities());
                         batch.add(built.len, can);
@@ -692,7 +694,9 @@ impl Hub {
                         }
                         let (first, room) = (tx.buffer().len(), batch.room());
                         if let Some(alike) = path.transmit_alike(now, tx.buffer(), &mut sources, room) {
-                            tx.commit_alike(to, first, alike.len, alike.may_pad);
+                            let (at, Alike { frames, every, .. }) = (tx.frames().len(), alike);
+                            apart.extend(alike.gather.map(|gather| Apart { first: at, frames, gather, every }));
+                            tx.commit_alike(to, first, alike.in_buffer(), alike.may_pad);
                             (0..alike.frames).for_each(|_| batch.add(alike.len, can));
                         }
                     }
@@ -700,13 +704,13 @@ impl Hub {
                     more |= batch.is_full() || host.egress.waiting() > 0;
                 }
             }
-            let Port { datapath, tx, .. } = &mut self.ports[port];
-            if tx.frames().is_empty() {
+            if self.ports[port].tx.frames().is_empty() {
                 break;
             }
             busy = true;
             reach(Step::Transmit);
-            let report = datapath.transmit(tx);
+            let sources = Sources { underway: &self.underway, domains: &self.domains };
+            let report = self.ports[port].transmit(&sources);
             if report.sent > 0 && self.ports[port].polled {
                 self.polled_at = Some(now);
             }

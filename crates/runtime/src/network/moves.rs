@@ -99,6 +99,7 @@ impl Hub {
         let datapath = &mut self.ports[port].datapath;
         let (limit, can) = (datapath.frame_limit(address), datapath.capabilities());
         let mut config = path_config(&self.settings, self.run, limit, can.detects_changes);
+        config.copy_bytes = self.ports[port].copies_up_to(limit);
         // What is larger than its interface takes does not come in here, and nobody says so to who sent it.
         config.max_frame = u32::try_from(can.max_frame).unwrap_or(u32::MAX);
         let seed = insane_wire::id::SessionId::random().0 as u64;

@@ -2,20 +2,21 @@
 //! the reason, and keeps its place: it may come later (`reopen`). Only kernel UDP must be there.
 
 use crate::config::{self, Kind, Mode};
+use crate::network::control::Sources;
 use crate::network::hub::HANDFUL;
 use crate::network::scatter::Loans;
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
-use insane_datapath::memory::Slot;
+use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Running, Tap};
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 use insane_datapath_xdp::{Attach, Filter, Queues, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
-use insane_transport::Landings;
+use insane_transport::{Gather, Landings};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use serde_json::{Value, json};
@@ -25,6 +26,12 @@ use std::time::Duration;
 
 /// Slots to receive into, of each datapath.
 const RECEIVE_SLOTS: u64 = 64;
+
+/// Shorter payload is copied into its frame whatever the datapath can: naming it costs more.
+const LEAST_APART: u32 = 512;
+
+/// For payload that is no longer there; no frame is longer.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// What may be put over a datapath that was opened; see [`crate::server::Server::start_over`].
 pub(crate) type Over = Arc<Mutex<dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn Datapath> + Send>>;
@@ -88,6 +95,8 @@ pub(crate) struct Port {
     pub(crate) landings: Landings,
     pub(crate) owners: Vec<usize>,
     pub(crate) tx: TxBatch<'static>,
+    /// Which of its frames have payload that is to be attached before they are handed over.
+    pub(crate) apart: Vec<Apart>,
     /// Why it is absent, if it is.
     pub(crate) absent: Option<String>,
     /// Received frames that it lends, the most of them now, and the most that it may.
@@ -103,6 +112,15 @@ pub(crate) struct Port {
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
     pub(crate) looks: Looks,
+}
+
+/// Frames of a batch whose payload lies elsewhere.
+pub(crate) struct Apart {
+    pub(crate) first: usize,
+    pub(crate) frames: usize,
+    /// The payload of the first, and from where one's begins to where the next one's does.
+    pub(crate) gather: Gather,
+    pub(crate) every: u32,
 }
 
 impl std::fmt::Debug for Port {
@@ -250,7 +268,8 @@ impl Port {
         let may_lend = datapath.lends().iter().map(|memory| memory.most).sum();
         let rx = RxBatch { free, limit, ..RxBatch::default() };
         let (landings, owners) = (Landings::default(), Vec::new());
-        let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
+        let (tx, apart) = (TxBatch::default(), Vec::new());
+        let (loans, copies) = (Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
         let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
         Self {
@@ -261,6 +280,7 @@ impl Port {
             landings,
             owners,
             tx,
+            apart,
             absent,
             loans,
             most_lent,
@@ -276,6 +296,42 @@ impl Port {
     /// One that is absent, and why.
     pub(crate) fn absent(kind: Kind, why: String) -> Self {
         Self { absent: Some(why), ..Self::new(kind, Box::new(Nothing(kind))) }
+    }
+
+    /// Hands over what was built, with payload that its datapath reads where it lies. That is no longer needed when this returns: what
+    /// cannot go now keeps a copy.
+    pub(crate) fn transmit(&mut self, sources: &Sources<'_>) -> TxReport {
+        let Self { tx, datapath, apart, .. } = self;
+        if apart.is_empty() {
+            return datapath.transmit(tx);
+        }
+        let mut batch: TxBatch<'_> = std::mem::take(tx);
+        for Apart { first, frames, gather, every } in apart.drain(..) {
+            let Gather { token, mut offset, len } = gather;
+            for at in first..first + frames {
+                // What is no longer there is zeros, as with what is copied.
+                let zeros = || Piece::of(&ZEROS).part(0, len as usize);
+                let piece = sources.piece(token, offset, len).or_else(zeros);
+                piece.into_iter().for_each(|piece| batch.attach(at, piece));
+                offset = offset.wrapping_add(every);
+            }
+        }
+        let report = datapath.transmit(&mut batch);
+        *tx = batch.into_owned();
+        report
+    }
+
+    /// Up to how many bytes payload is copied into frames of so many; longer ones, and their parts, the datapath copies once from where
+    /// they lie, to where it sends from, or sends from there.
+    ///
+    /// Not over kernel UDP: it takes a list of pieces, and copies many small ones badly (ADR 11). Nor over what reads on after it has
+    /// returned.
+    pub(crate) fn copies_up_to(&self, frame_limit: usize) -> u32 {
+        if self.kind == Kind::Udp || self.datapath.capabilities().foreign == Foreign::InPlace {
+            return u32::MAX;
+        }
+        // Of what is shorter than half a frame several share one.
+        u32::try_from(frame_limit / 2).map_or(u32::MAX, |half| half.max(LEAST_APART))
     }
 
     /// Why it must be opened afresh, if it must.

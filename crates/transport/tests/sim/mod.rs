@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use insane_transport::{
-    Config, Counts, End, Event, Fit, FlowSpec, Gather, Landings, Lies, Outgoing, Path, Payloads, Rest, Row, SendError,
-    Store,
+    Alike, Config, Counts, End, Event, Fit, FlowSpec, Gather, Landings, Lies, Outgoing, Path, Payloads, Rest, Row,
+    SendError, Store,
 };
 use insane_wire::frame::record::{MAX_BUNDLE, MAX_BUNDLED, bundle_prefix};
 
@@ -99,6 +99,24 @@ fn bundle(epoch: u128, first: u64, sizes: &[u32]) -> Vec<u8> {
         bytes.resize(bytes.len().next_multiple_of(8), 0);
     }
     bytes
+}
+
+/// Frames that were built, with what was left where it lies.
+pub(crate) fn whole(out: &[u8], alike: &Alike, payloads: &mut dyn Payloads) -> Vec<Vec<u8>> {
+    let heads = out.chunks(alike.in_buffer());
+    let frames: Vec<_> = (0..)
+        .zip(heads)
+        .map(|(n, head)| {
+            let mut frame = head.to_vec();
+            if let Some(Gather { token, offset, len }) = alike.gather {
+                payloads.copy(token, offset + n * alike.every, len, &mut frame);
+            }
+            assert_eq!(frame.len(), alike.len);
+            frame
+        })
+        .collect();
+    assert_eq!(frames.len(), alike.frames);
+    frames
 }
 
 impl Payloads for Payloads1 {
@@ -527,20 +545,14 @@ impl Host {
         let (mut out, mut frames) = (Vec::new(), core::mem::take(&mut self.at_once));
         self.now = now;
         while let Some(built) = self.path.transmit(now, &mut out, &mut self.payloads) {
-            let mut frame = core::mem::take(&mut out);
-            if let Some(Gather { token, offset, len }) = built.gather {
-                self.payloads.copy(token, offset, len, &mut frame);
-            }
-            assert_eq!(frame.len(), built.len);
-            assert!(frame.len() <= self.config.frame_limit);
-            frames.push(frame);
+            let one = Alike { frames: 1, len: built.len, gather: built.gather, every: 0, may_pad: built.may_pad };
+            frames.extend(whole(&core::mem::take(&mut out), &one, &mut self.payloads));
+            assert!(built.len <= self.config.frame_limit);
             // Runs of frames that are alike, of all lengths.
             let most = self.next_token as usize % 70;
             if let Some(alike) = self.path.transmit_alike(now, &mut out, &mut self.payloads, most) {
                 assert!(alike.frames <= most && alike.len <= self.config.frame_limit);
-                assert_eq!(out.len(), alike.frames * alike.len);
-                frames.extend(out.chunks(alike.len).map(<[u8]>::to_vec));
-                out.clear();
+                frames.extend(whole(&core::mem::take(&mut out), &alike, &mut self.payloads));
             }
             assert!(frames.len() < 100_000, "no end of frames");
         }

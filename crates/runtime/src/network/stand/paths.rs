@@ -6,8 +6,10 @@ use super::*;
 use crate::network::lanes::{HOME, Lanes};
 use crate::network::moves::Whose;
 use crate::rebind::Asked;
+use insane_shm::segment::Geometry;
 use insane_wire::host as wire;
 use insane_wire::qos::Acceleration;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 fn accelerated() -> Qos {
     let mut qos = Qos::default();
@@ -21,7 +23,31 @@ struct Beside {
     to_host: Frames,
     from_host: Frames,
     path: Path,
+    memory: Slots,
     heard: Vec<Vec<u8>>,
+}
+
+/// What the host puts messages of several frames together in.
+#[derive(Default)]
+struct Slots(Vec<Vec<u8>>);
+
+impl Store for Slots {
+    fn reserve(&mut self, _flow: u32, bytes: u32, _urgent: bool) -> Option<u64> {
+        self.0.push(vec![0; bytes as usize]);
+        Some(self.0.len() as u64 - 1)
+    }
+
+    fn fill(&mut self, slot: u64, at: u32, bytes: &[u8]) {
+        self.0[slot as usize][at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn hold(&mut self, _flow: u32, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
+
+    fn copy_out(&self, slot: u64, at: u32, len: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0[slot as usize][at as usize..][..len as usize]);
+    }
 }
 
 impl Beside {
@@ -30,22 +56,26 @@ impl Beside {
         let [own, address] = [own, there].map(|text| Address::Ip(text.parse().unwrap()));
         let path = Path::new(stand.peer_config, stand.hub.ports.len() as u64 + 1, stand.now);
         let (to_host, from_host) = (Frames::default(), Frames::default());
-        let beside = Self { address, to_host, from_host, path, heard: Vec::new() };
+        let beside = Self { address, to_host, from_host, path, memory: Slots::default(), heard: Vec::new() };
         stand.hub.ports.push(beside.port(own));
         beside
     }
 
     /// The runtime's end.
     fn port(&self, own: Address) -> Port {
+        Port::new(Kind::Xdp, Box::new(self.wire(own)))
+    }
+
+    fn wire(&self, own: Address) -> Wire {
         let (to_host, from_host) = (self.to_host.clone(), self.from_host.clone());
-        Port::new(Kind::Xdp, Box::new(Wire { own, to_host, from_host, stats: Stats::default() }))
+        Wire { own, to_host, from_host, stats: Stats::default() }
     }
 
     /// Takes what is sent to it, and answers.
     fn turn(&mut self, now: Duration) {
         let arrived = std::mem::take(&mut *self.to_host.lock().unwrap());
         for (token, (_, frame)) in arrived.into_iter().enumerate() {
-            self.path.receive(now, &frame, token as u64, &mut Nowhere);
+            self.path.receive(now, &frame, token as u64, &mut self.memory);
             self.events(&frame);
         }
         self.path.on_time(now);
@@ -60,8 +90,11 @@ impl Beside {
         while let Some(event) = self.path.event() {
             match event {
                 Event::Requested { open, .. } => self.path.accept(open.flow, 0),
-                Event::Message { flow, message, lies: Lies::Frame { at, len, .. } } => {
-                    self.heard.push(frame[at..at + len].to_vec());
+                Event::Message { flow, message, lies } => {
+                    self.heard.push(match lies {
+                        Lies::Frame { at, len, .. } => frame[at..at + len].to_vec(),
+                        Lies::Slot { slot, .. } => std::mem::take(&mut self.memory.0[slot as usize]),
+                    });
                     self.path.advance(flow, message.sequence);
                     self.path.consumed(flow, 1, 0);
                 }
@@ -400,4 +433,99 @@ fn how_long_a_move_takes_is_from_the_decision_until_the_other_host_goes_along() 
         stand.pass(Duration::from_secs(1));
         assert_eq!(times(&stand).0, before, "{number}");
     }
+}
+
+/// A datapath that takes payload from where it lies: how much it was given so, and how many frames it has room for.
+struct Gathers {
+    wire: Wire,
+    apart: Arc<AtomicUsize>,
+    room: Arc<AtomicUsize>,
+}
+
+impl Datapath for Gathers {
+    fn capabilities(&self) -> Capabilities {
+        self.wire.capabilities()
+    }
+
+    fn open(&mut self) -> Result<(), DatapathError> {
+        self.wire.open()
+    }
+
+    fn address(&self) -> Option<Address> {
+        self.wire.address()
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+        let takes = batch.pending().len().min(self.room.load(Relaxed));
+        let mut taken = TxBatch::default();
+        for frame in &batch.pending()[..takes] {
+            self.apart.fetch_add(frame.piece.map_or(0, |piece| piece.len()), Relaxed);
+            let mut bytes = Vec::new();
+            batch.copy_to(frame, &mut bytes);
+            taken.frame(frame.to, &bytes, 0);
+        }
+        self.wire.transmit(&mut taken);
+        batch.settle(takes, Outcome::Sent);
+        self.room.fetch_sub(takes, Relaxed);
+        TxReport { sent: takes, pending: batch.pending().len(), ..TxReport::default() }
+    }
+
+    fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
+        self.wire.receive(batch, place)
+    }
+
+    fn stats(&self) -> Stats {
+        self.wire.stats()
+    }
+
+    fn close(&mut self) {}
+}
+
+/// Short messages share frames; long ones, and the parts of those that take several, are read by the datapath where they lie. What it
+/// had no room for when they were given back is what it was.
+#[test]
+fn payload_that_a_datapath_can_gather_is_not_copied_before() {
+    let mut stand = Stand::new();
+    stand.hub.lost(0, stand.now);
+    let (own, there) = ("192.0.2.1:7", "192.0.2.2:7");
+    let mut besides = [Beside::new(&mut stand, own, there)];
+    let (apart, room) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));
+    let wire = besides[0].wire(Address::Ip(own.parse().unwrap()));
+    stand.hub.ports[1] = Port::new(Kind::Xdp, Box::new(Gathers { wire, apart: apart.clone(), room: room.clone() }));
+    let config = path_config(&stand.hub.settings, stand.hub.run, MAX_FRAME, true);
+    stand.hub.hosts[0].lanes = Lanes::new(2, stand.peer_address, Path::new(config, 3, stand.now), stand.now);
+    stand.restart();
+    let reach = [wire::Reach { kind: "xdp".into(), address: there.into() }];
+    stand.hub.offered(0, &reach, stand.now);
+    pass(&mut stand, &mut besides);
+    stand.hub.requests.add(Asked { stream: None, host: None, kind: Some(Kind::Xdp) }).unwrap();
+    announce(&mut stand, 0, 1, 5);
+    let mut speaker = Speaker::new(&mut stand, 0, 4, 5);
+    speaker.open(&mut stand, 0, 4, 1, 5);
+    let mut slab = speaker.with_memory(&mut stand, Geometry::checked(1 << 16, 16).unwrap());
+    pass(&mut stand, &mut besides);
+    let half = MAX_FRAME / 2;
+    let message = |n: u8, len: usize| (0..len).map(|at| (at % 251) as u8 ^ n).collect::<Vec<_>>();
+    let mut sent = Vec::new();
+    for (n, len) in [(1, half - 100), (2, half + 100), (3, 10 * MAX_FRAME)] {
+        sent.push(message(n, len));
+        speaker.emit_in(&mut slab, 0, &sent[sent.len() - 1]);
+        pass(&mut stand, &mut besides);
+    }
+    assert_eq!(besides[0].heard, sent);
+    let expected = sent[1].len() + sent[2].len();
+    assert_eq!(apart.load(Relaxed), expected, "the first is short");
+    // There is room for three frames of ten, and when there is for the others nobody has their payload any more.
+    room.store(3, Relaxed);
+    sent.push(message(4, 10 * MAX_FRAME));
+    speaker.emit_in(&mut slab, 0, &sent[3]);
+    pass(&mut stand, &mut besides);
+    assert_eq!(speaker.holds(), 0);
+    let intakes = stand.hub.domains.iter_mut().flat_map(|domain| domain.intakes.iter_mut().flatten());
+    intakes.for_each(|intake| intake.segments.clear());
+    room.store(usize::MAX, Relaxed);
+    pass(&mut stand, &mut besides);
+    assert_eq!(besides[0].heard, sent);
+    let of_last = apart.load(Relaxed) - expected;
+    assert!((2 * half..4 * MAX_FRAME).contains(&of_last), "{of_last} bytes of the three that went at once");
 }

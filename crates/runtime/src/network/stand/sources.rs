@@ -6,6 +6,8 @@ use insane_shm::counters::Count;
 use insane_shm::link::{DeliveryBlock, Descriptor, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer};
 use insane_shm::ring::LAYOUT;
+use insane_shm::segment::{Geometry, Segment};
+use insane_shm::slab::Slab;
 use insane_shm::socket::{Received, receive, send};
 use insane_wire::host::{self as wire, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
@@ -104,10 +106,40 @@ impl Speaker {
 
     /// Emits a message for all of its sinks.
     pub(super) fn emit(&mut self, source: u32, payload: &[u8]) {
+        let d = self.next(source, payload);
+        self.producer.push(&d, payload);
+    }
+
+    fn next(&mut self, source: u32, payload: &[u8]) -> Descriptor {
         self.sequence += 1;
         let joined = self.opened.iter().map(|(_, join)| *join).max().unwrap_or(0);
-        let d = Descriptor { source, sequence: self.sequence, count: 1, joined, ..Descriptor::default() };
-        self.producer.push(&Descriptor { length: payload.len() as u32, ..d }, payload);
+        let (sequence, length) = (self.sequence, payload.len() as u32);
+        Descriptor { source, sequence, length, count: 1, joined, ..Descriptor::default() }
+    }
+
+    /// Gives the runtime memory to read.
+    pub(super) fn with_memory(&mut self, stand: &mut Stand, geometry: Geometry) -> Slab {
+        let (segment, mut slab) = (Arc::new(Segment::create(geometry, false).unwrap()), Slab::default());
+        let Geometry { stride, slots } = geometry;
+        let number = slab.add(segment.clone(), |_| true).unwrap();
+        let add = peer::SegmentAdd { segment: number.into(), stride, slots, ..Default::default() };
+        say(&self.socket, to_peer::Body::SegmentAdd(add), &[segment.fd()]);
+        stand.settle();
+        self.producer.add_segment(number, slots);
+        slab
+    }
+
+    /// How many slots are not given back.
+    pub(super) fn holds(&mut self) -> u64 {
+        self.producer.reclaim(|_| ()).unwrap();
+        self.producer.holds()
+    }
+
+    /// Emits a message that lies in a slot of its own.
+    pub(super) fn emit_in(&mut self, slab: &mut Slab, source: u32, payload: &[u8]) {
+        let (id, d) = (slab.take_any(payload.len() as u64).unwrap().id, self.next(source, payload));
+        slab.bytes_mut(id, 0, d.length).unwrap().copy_from_slice(payload);
+        self.producer.push(&Descriptor { segment: id.segment, slot: id.slot, ..d }, &[]);
     }
 }
 
