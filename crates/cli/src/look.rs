@@ -1,7 +1,7 @@
 //! `insane status`, `doctor` and `config`: looking at the runtime.
 
 use crate::common::{Context, Failure, Outcome};
-use insane::Code;
+use insane::{Code, Session};
 use insane_runtime::config::{Config, DEFAULT_FILE};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -31,7 +31,11 @@ pub(crate) enum ConfigCommand {
 }
 
 fn report(context: &Context, what: &str) -> Result<Value, Failure> {
-    let session = context.session(&format!("insane {what}"))?;
+    asked(&context.session(&format!("insane {what}"))?, what)
+}
+
+/// A report that a session has asked for.
+pub(crate) fn asked(session: &Session, what: &str) -> Result<Value, Failure> {
     let text = session.report(what)?;
     serde_json::from_str(&text).map_err(|e| Failure {
         number: Code::Protocol.number(),
@@ -41,15 +45,15 @@ fn report(context: &Context, what: &str) -> Result<Value, Failure> {
 }
 
 /// A text of a report. Others have put it there: to a terminal it is to say nothing.
-fn plain(value: &Value) -> Option<String> {
+pub(crate) fn plain(value: &Value) -> Option<String> {
     value.as_str().map(|text| text.chars().filter(|c| !c.is_control()).collect())
 }
 
-fn text(value: &Value, key: &str) -> String {
+pub(crate) fn text(value: &Value, key: &str) -> String {
     plain(&value[key]).unwrap_or_default()
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 

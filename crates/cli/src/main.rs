@@ -14,6 +14,7 @@ mod capture;
 mod common;
 mod data;
 mod look;
+mod metrics;
 mod perf;
 mod ping;
 mod rebind;
@@ -58,6 +59,8 @@ enum Command {
     Sub(data::Sub),
     /// Show sessions, streams, channels and their counts.
     Status(look::Status),
+    /// Print or serve what `status` counts as metrics for Prometheus.
+    Metrics(metrics::Metrics),
     /// Capture what goes through a datapath, for Wireshark.
     Capture(capture::Capture),
     /// Move streams to another datapath while they run.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Pub(publish) => publish.run(&context),
         Command::Sub(sub) => sub.run(&context),
         Command::Status(status) => status.run(&context),
+        Command::Metrics(metrics) => metrics.run(&context),
         Command::Capture(capture) => capture.run(&context),
         Command::Rebind(rebind) => rebind.run(&context),
         Command::Doctor(doctor) => doctor.run(&context),

@@ -26,6 +26,7 @@ mod cells;
 mod cursors;
 pub mod error;
 mod fork;
+mod grow;
 mod log;
 mod message;
 pub mod options;

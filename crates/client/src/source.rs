@@ -7,13 +7,11 @@ use crate::rx::now_ns;
 use crate::spin::Spin;
 use crate::stream::{Channel, StreamShared};
 use crate::tx::{Emit, Outcome, PACK_BYTES, Packs, Place, Tx, TxSource, WIDE_BYTES, goes_inside};
-use insane_shm::ShmError;
 use insane_shm::biased::BiasedGuard;
 use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::pack::MAX_MESSAGE;
-use insane_shm::segment::Segment;
-use insane_shm::slab::{Taken, geometry_for, stride_for};
+use insane_shm::slab::{Taken, stride_for};
 use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
@@ -24,13 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// About how large a segment is made, in bytes, unless one message needs more.
-const SEGMENT_BYTES: u64 = 2 << 20;
-
 /// The producing end of a channel. Usable from any thread; dropping it closes it.
 #[derive(Debug)]
 pub struct Source {
-    stream: Arc<StreamShared>,
+    pub(crate) stream: Arc<StreamShared>,
     /// Its place in the stream, which is its own as long as this handle lives, and its number, which is for ever.
     index: usize,
     number: u32,
@@ -269,46 +264,6 @@ impl Source {
     #[cold]
     fn waits_for_runtime(&self) -> bool {
         self.options.when_full == WhenFull::DropSink && self.stream.tx.lock().has_parked()
-    }
-
-    /// Makes a segment for messages of `len` bytes if none is free and the stream's share allows it.
-    fn ensure_slots(&self, len: usize) -> Result<()> {
-        let limits = self.stream.session.limits();
-        if len as u64 > limits.message_bytes {
-            let text = format!("{len} bytes, the limit is {}", limits.message_bytes);
-            return Err(Error::new(Code::MessageTooLarge, text));
-        }
-        let too_large = |e: ShmError| Error::new(Code::MessageTooLarge, e.to_string());
-        let geometry_in = |target| geometry_for(len as u64, target).map_err(too_large);
-        // One slot at least.
-        let needed = geometry_in(1)?.bytes();
-        let (geometry, given_back) = {
-            let mut tx = self.stream.tx.visit();
-            tx.reclaim_all();
-            if tx.slab.available(len as u64) > 0 {
-                return Ok(());
-            }
-            let mut given_back = Vec::new();
-            let mut left = tx.share.saturating_sub(tx.slab.bytes());
-            if left < needed {
-                given_back = tx.make_room(needed, len as u64);
-                left = tx.share.saturating_sub(tx.slab.bytes());
-            }
-            if left < needed {
-                let (has, share) = (tx.slab.bytes(), tx.share);
-                let text = format!("the stream has {has} of its {share} bytes in use, {needed} more were needed");
-                return Err(Error::new(Code::NoBuffer, text));
-            }
-            (geometry_in(SEGMENT_BYTES.min(left))?, given_back)
-        };
-        drop(given_back);
-        // Without a free huge page an application runs on ordinary ones; `insane doctor` says so.
-        let huge = limits.huge_pages.then(|| Segment::create(geometry, true).ok()).flatten();
-        let segment = huge.map_or_else(|| Segment::create(geometry, false), Ok);
-        let segment = Arc::new(segment.inspect_err(|_| self.stream.session.tell_segments(&self.stream))?);
-        let number = self.stream.tx.visit().add_segment(segment)?;
-        self.stream.session.share_segment(&self.stream, number);
-        Ok(())
     }
 
     /// Gives memory back without emitting it.

@@ -187,7 +187,7 @@ impl StreamShared {
 
     pub(crate) fn new(session: Arc<Shared>, name: String, qos: Qos, strict: bool, number: u32) -> Self {
         let share = session.limits().memory_bytes / 2;
-        let mut tx = Tx { share, ..Tx::default() };
+        let mut tx = Tx { share, session_bytes: session.segment_bytes.clone(), ..Tx::default() };
         tx.share_out();
         let rx = Rx::default();
         Self {

@@ -16,6 +16,7 @@ use insane_wire::id::SinkId;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 mod outcome;
 mod pack;
@@ -46,6 +47,8 @@ pub(crate) struct Tx {
     pub(crate) places: Places,
     /// What all segments of this stream together may take, in bytes.
     pub(crate) share: u64,
+    /// What all segments of the session take.
+    pub(crate) session_bytes: Arc<AtomicU64>,
     /// What one link may hold of it.
     pub(crate) link_cap: u64,
     /// Segments that some link may not have mapped yet.
@@ -558,14 +561,14 @@ impl Tx {
         self.slab.take(len)
     }
 
-    /// Gives back segments that hold nothing, so that the stream's share has room for `bytes` more, in slots for messages of
-    /// `len` bytes. Returns them, to be dropped without the lock; none when that would not make enough room.
+    /// Gives back segments that hold nothing, of `bytes` bytes or more, but for those whose slots are for messages of `len` bytes.
+    /// Returns them, to be dropped without the lock; none when they would not be as many bytes.
     pub(crate) fn make_room(&mut self, bytes: u64, len: u64) -> Vec<Arc<Segment>> {
-        let left = self.share.saturating_sub(self.slab.bytes());
-        let spare = self.slab.spare(bytes.saturating_sub(left), len);
+        let spare = self.slab.spare(bytes, len);
         let mut segments = Vec::new();
         for number in spare {
             let Some(segment) = self.slab.give_back(number) else { continue };
+            self.session_bytes.fetch_sub(segment.bytes(), Ordering::AcqRel);
             // They are made again when they are wanted again.
             match segment.geometry().stride {
                 PACK_BYTES => self.packs = Packs::Unasked,
@@ -584,12 +587,13 @@ impl Tx {
     /// Adds a segment under a number of which no link still has to answer.
     pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) -> Result<u16> {
         let Self { slab, links, .. } = self;
-        let slots = segment.geometry().slots;
+        let (slots, bytes) = (segment.geometry().slots, segment.bytes());
         let number = slab.add(segment, |n| !links.iter().flatten().any(|l| l.told.awaits(n)))?;
         // Nobody is there to answer, and nobody reads from it.
         for link in links.iter_mut().flatten().filter(|l| l.is_parked()) {
             link.producer.add_segment(number, slots);
         }
+        self.session_bytes.fetch_add(bytes, Ordering::AcqRel);
         self.fresh.push(number);
         Ok(number)
     }

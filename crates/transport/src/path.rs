@@ -29,8 +29,11 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// How long after the last hello the next may go.
 pub(crate) const HELLO_GAP: Duration = Duration::from_millis(20);
 
-/// How often a hello is repeated that is not answered.
+/// How often a hello is repeated that is not answered, and how often once nothing has come for [`GONE`]: a peer that is away for good
+/// costs little, and one that is back says hello itself.
 const HELLO_REPEAT: Duration = Duration::from_millis(100);
+const HELLO_SELDOM: Duration = Duration::from_secs(1);
+const GONE: Duration = Duration::from_secs(60);
 
 /// Credit goes with frames that go anyway this part of an acknowledgement's delay after the last did.
 const CREDIT_GAP: u32 = 16;
@@ -762,7 +765,8 @@ impl Path {
     /// When the hello that was just sent is to be repeated.
     pub(crate) fn hello_sent(&mut self, now: Duration) {
         self.hello_last = Some(now);
-        self.hello_due = self.peer.is_none().then(|| now + HELLO_REPEAT);
+        let gap = if now.saturating_sub(self.last_heard) < GONE { HELLO_REPEAT } else { HELLO_SELDOM };
+        self.hello_due = self.peer.is_none().then(|| now + gap);
         self.plan_aside();
     }
 

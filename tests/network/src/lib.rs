@@ -11,8 +11,9 @@ use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long anything may take that has no limit of its own.
@@ -107,6 +108,48 @@ pub struct Ends<'a>(pub &'a AtomicBool);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Watches for stalls that are the machine's: a thread that wants to run every half millisecond, until it is dropped.
+#[derive(Debug)]
+pub struct Stalls {
+    state: Arc<(AtomicBool, AtomicU64)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stalls {
+    /// What a thread may be late without being counted: what a scheduler does to each.
+    const USUAL: Duration = Duration::from_millis(5);
+
+    /// Begins to watch.
+    #[must_use]
+    pub fn start() -> Self {
+        let state = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
+        let shared = state.clone();
+        let watch = move || {
+            let mut last = Instant::now();
+            while !shared.0.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(500));
+                let late = last.elapsed().saturating_sub(Self::USUAL);
+                shared.1.fetch_add(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                last = Instant::now();
+            }
+        };
+        Self { state, thread: Some(std::thread::spawn(watch)) }
+    }
+
+    /// How long nobody ran until now, in all.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.state.1.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.state.0.store(true, Ordering::Relaxed);
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 

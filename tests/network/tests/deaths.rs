@@ -1,11 +1,11 @@
 //! A runtime that dies, comes back, or is not heard for a while.
 
-use insane::Qos;
+use insane::{Qos, Sink, Source};
 use insane_shm::counters::Count;
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    Ends, LIMIT, Process, config, eventually, free_addresses, law, law_holds, network_count, reliable, status, two,
-    within,
+    Ends, LIMIT, Process, Stalls, config, eventually, free_addresses, law, law_holds, network_count, reliable, status,
+    two, within,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -41,12 +41,68 @@ fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
     assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
     // It comes back, its session with it, and the same ends go on.
     two.again();
-    assert_eq!(source.wait_for_sinks(1, Duration::from_secs(10)), 1, "{}", law(&a));
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1, "{}", law(&a));
     let token = source.send(b"again").unwrap();
     let got = || sink.consume_timeout(LIMIT).unwrap().to_vec();
     assert_eq!(got(), b"again");
     assert!(eventually(|| source.outcome(token).unwrap().delivered == 1));
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+/// How long a channel waits for a runtime that is started: from there until the first message is through, and how much of that the
+/// machine let nobody run.
+fn resumes(process: &mut Process, source: &Source, sink: &Sink) -> (Duration, Duration) {
+    let stalls = Stalls::start();
+    let start = Instant::now();
+    process.again();
+    loop {
+        source.send(b"again").unwrap();
+        if sink.consume_timeout(Duration::from_millis(1)).is_ok() {
+            return (start.elapsed(), stalls.sum());
+        }
+        assert!(start.elapsed() < LIMIT, "nothing comes");
+    }
+}
+
+#[test]
+fn network_channels_resume_within_a_second_of_their_runtimes_restart() {
+    let _watchdog = Watchdog::start("resume", Duration::from_secs(120));
+    let [mut one, mut two] = two(PROGRAM);
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let spinners = std::thread::available_parallelism().map_or(1, usize::from);
+    let over = AtomicBool::new(false);
+    for qos in [Qos::default(), reliable()] {
+        let sink = b.stream(qos).unwrap().sink("c").unwrap();
+        let source = a.stream(qos).unwrap().source("c").unwrap();
+        assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+        for loaded in [false, true] {
+            std::thread::scope(|scope| {
+                over.store(false, Ordering::Relaxed);
+                let ends = Ends(&over);
+                for _ in 0..if loaded { spinners } else { 0 } {
+                    scope.spawn(|| {
+                        while !over.load(Ordering::Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+                // Of the sink's host, and of the source's; at once, and when the other host has noticed that it is away.
+                for (sinks, noticed) in [(true, false), (true, true), (false, false), (false, true)] {
+                    let (process, other) = if sinks { (&mut two, &a) } else { (&mut one, &b) };
+                    process.kill();
+                    let is_away = || status(other)["network"]["hosts"][0]["connected"] == false;
+                    assert!(!noticed || eventually(is_away), "{}", law(other));
+                    let (took, stalled) = resumes(process, &source, &sink);
+                    assert!(
+                        took.saturating_sub(stalled) < Duration::from_secs(1),
+                        "{took:?}, of which the machine stood {stalled:?}; {qos:?}, loaded: {loaded}, of sinks: {sinks}, noticed: {noticed}"
+                    );
+                    while sink.consume_timeout(Duration::from_millis(100)).is_ok() {}
+                }
+                drop(ends);
+            });
+        }
+    }
 }
 
 #[test]
@@ -296,7 +352,7 @@ fn the_sources_runtime_was_killed_and_its_source_goes_on() {
     assert!(eventually(|| source.sinks() == 0));
     source.send(b"into the void").unwrap();
     one.again();
-    assert_eq!(source.wait_for_sinks(1, Duration::from_secs(10)), 1);
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
     source.send(b"after").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"after");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));

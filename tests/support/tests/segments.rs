@@ -174,3 +174,49 @@ fn a_sink_that_stands_still_gets_what_lies_in_memory_that_it_has_not_mapped_yet(
     let said: serde_json::Value = serde_json::from_str(&said.out).expect("one line of JSON");
     assert!(said["received"] == 100 && said["lost"] == 0, "{said}");
 }
+
+/// Borrows buffers until there are no more; how many bytes of slots they have, and why there are none.
+fn borrow_all<'a>(source: &'a Source, held: &mut Vec<insane::Buffer<'a>>) -> (usize, insane::Error) {
+    let before = held.len();
+    loop {
+        match source.buffer(SMALL) {
+            Ok(buffer) => held.push(buffer),
+            Err(e) => return ((held.len() - before) * 512, e),
+        }
+    }
+}
+
+#[test]
+fn the_streams_of_a_session_together_have_no_more_than_its_quota() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("together", LIMIT);
+    let host = host();
+    let a = host.session("many");
+    let options = SourceOptions { message_bytes: SMALL, ..SourceOptions::default() };
+    let sources: Vec<Source> = (0..5)
+        .map(|n| {
+            let stream = a.stream_named(&format!("s{n}"), Qos::default()).unwrap();
+            stream.source_with("c", options.clone()).unwrap()
+        })
+        .collect();
+    let mut held: Vec<_> = sources.iter().map(|_| Vec::new()).collect();
+    let took: Vec<_> = sources.iter().zip(&mut held).map(|(source, held)| borrow_all(source, held)).collect();
+    let all: usize = took.iter().map(|(bytes, _)| bytes).sum();
+    assert!(all <= 2 * SHARE && all >= 3 * SHARE / 2, "{all} bytes, {took:?}");
+    let (count, bytes) = mapped();
+    assert!(bytes <= 2 * SHARE, "{count} segments of {bytes} bytes");
+    // The first has what one stream may have, the last what was left.
+    assert!(took[0].1.to_string().contains("the stream has"), "{took:?}");
+    let why = &took[4].1;
+    assert_eq!(why.code(), Code::NoBuffer);
+    assert!(why.to_string().contains("quota.memory_mib_per_session"), "{why}");
+    // What one stream no longer needs serves another.
+    held[0].clear();
+    let start = Instant::now();
+    while sources[4].buffer(LARGE / 4).is_err() {
+        assert!(start.elapsed() < LIMIT, "what the first stream does not need is not given");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (count, bytes) = mapped();
+    assert!(bytes <= 2 * SHARE, "{count} segments of {bytes} bytes");
+}

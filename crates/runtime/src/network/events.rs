@@ -4,7 +4,7 @@ use crate::core::Conn;
 use crate::network::control::Held;
 use crate::network::domain::Note;
 use crate::network::gather::Lined;
-use crate::network::host::Incoming;
+use crate::network::host::{Asked, Incoming};
 use crate::network::hub::{Hub, Watched};
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::memory::slot_of;
@@ -140,7 +140,7 @@ impl Hub {
             let host = &mut self.hosts[remote.host];
             host.forget_source(domain, source);
             let asked = host.requested.remove(&epoch).unwrap_or_default();
-            asked.into_iter().for_each(|(flow, _)| host.lanes.refuse(flow, 1));
+            asked.into_iter().for_each(|asked| host.lanes.refuse(asked.flow, 1));
         }
     }
 
@@ -278,8 +278,8 @@ impl Hub {
                     let flow = id(open.flow);
                     if (domain, open.channel) == CONTROL && lane == HOME {
                         let one = &mut self.hosts[host];
-                        // A connection has one, in which all that is said is in order.
-                        if one.control_in.is_none() {
+                        // A connection has one, in which all that is said comes and is in order.
+                        if one.control_in.is_none() && open.reliable {
                             one.control_in = Some(flow);
                             one.lanes.accept(flow, 0);
                         } else {
@@ -287,7 +287,8 @@ impl Hub {
                             one.lanes.refuse(flow, 1);
                         }
                     } else {
-                        self.hosts[host].requested.entry(Epoch(open.epoch)).or_default().push_back((flow, domain));
+                        let asked = Asked { flow, domain, reliable: open.reliable };
+                        self.hosts[host].requested.entry(Epoch(open.epoch)).or_default().push_back(asked);
                         self.try_accept(host, Epoch(open.epoch));
                     }
                 }

@@ -76,6 +76,14 @@ pub(crate) struct OutFlow {
     pub(crate) lost: bool,
 }
 
+/// A flow that the host wants to open: of which domain, and whether reliable.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) flow: FlowId,
+    pub(crate) domain: u32,
+    pub(crate) reliable: bool,
+}
+
 /// A flow from the host, and where its source is as long as that is not forgotten.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incoming {
@@ -101,8 +109,8 @@ pub(crate) struct Host {
     pub(crate) by_number: HashMap<FlowId, usize>,
     pub(crate) incoming: Keyed<FlowId, Incoming>,
     /// Flows that the host wants to open and that are not accepted yet: nothing was said of their sources, or the one before is
-    /// not at its end. By source, in their order, with the domain's number.
-    pub(crate) requested: HashMap<Epoch, VecDeque<(FlowId, u32)>>,
+    /// not at its end. By source, in their order.
+    pub(crate) requested: HashMap<Epoch, VecDeque<Asked>>,
     /// How many sinks of the host were to join each local source.
     pub(crate) joins: HashMap<Epoch, u32>,
     /// The largest number that a sink of the host ever had.
@@ -129,6 +137,8 @@ pub(crate) struct Host {
     pub(crate) greeted: bool,
     /// Flows that it wanted to open in domains that are not served here.
     pub(crate) foreign: u64,
+    /// Flows that it opened as reliable though their source is not, or the reverse.
+    pub(crate) mismatched: u64,
     pub(crate) stray: u64,
     pub(crate) lost: u64,
     pub(crate) known: Known,
@@ -239,6 +249,7 @@ impl Host {
             run: 0,
             greeted: false,
             foreign: 0,
+            mismatched: 0,
             stray: 0,
             lost: 0,
             known: Known::Configured,
@@ -259,7 +270,7 @@ impl Host {
 
     /// A flow is not asked for any more; its source if it was.
     pub(crate) fn withdraw_request(&mut self, flow: FlowId) -> Option<Epoch> {
-        let is_it = |asked: &VecDeque<(FlowId, u32)>| asked.iter().position(|(number, _)| *number == flow);
+        let is_it = |asked: &VecDeque<Asked>| asked.iter().position(|one| one.flow == flow);
         let (epoch, at) = self.requested.iter().find_map(|(epoch, asked)| Some((*epoch, is_it(asked)?)))?;
         let asked = self.requested.get_mut(&epoch)?;
         asked.remove(at);
@@ -277,7 +288,7 @@ impl Host {
     /// A path is lost, and with it the flows that were asked for over it.
     pub(crate) fn withdraw_requests(&mut self, lane: usize) {
         self.requested.retain(|_, asked| {
-            asked.retain(|(flow, _)| flow.lane != lane);
+            asked.retain(|one| one.flow.lane != lane);
             !asked.is_empty()
         });
     }

@@ -472,7 +472,7 @@ impl Hub {
                     "flows_out": h.flows.iter().flatten().count(), "flows_in": h.incoming.len(), "pending": pending,
                     "rtt_us": s.rtt_us, "sent_frames": s.sent_frames, "received_frames": s.received_frames,
                     "lost_frames": s.lost_frames, "duplicates": s.duplicates, "foreign": s.foreign + h.foreign, "malformed": s.malformed,
-                    "stray": s.stray + h.stray, "overtaken": s.overtaken, "refused": s.refused, "connections": s.connections,
+                    "stray": s.stray + h.stray, "mismatched": h.mismatched, "overtaken": s.overtaken, "refused": s.refused, "connections": s.connections,
                     "in_flight": s.in_flight, "window": s.window,
                 })
             })

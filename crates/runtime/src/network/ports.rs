@@ -247,7 +247,7 @@ impl State {
         });
         json!({
             "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
-            "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
+            "reason": self.is.as_ref().err(), "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
         })
     }
 }

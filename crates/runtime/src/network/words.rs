@@ -4,7 +4,7 @@ use crate::network::FromNetwork;
 use crate::network::account::Account;
 use crate::network::directory::Change;
 use crate::network::events::{RemoteSink, Want};
-use crate::network::host::{Incoming, OutFlow};
+use crate::network::host::{Asked, Incoming, OutFlow};
 use crate::network::hub::{Hub, LET_GO};
 use crate::network::intake::{Route, Sink, later};
 use crate::network::lanes::HOME;
@@ -293,17 +293,32 @@ impl Hub {
         // One that overtook the hello of another runtime would be the old one's.
         let one = Some(&self.hosts[host]).filter(|one| one.greeted);
         let asked = one.and_then(|one| one.requested.get(&epoch)).and_then(|asked| asked.front());
-        let Some((flow, number)) = asked.copied() else { return };
+        let Some(Asked { flow, domain: number, reliable }) = asked.copied() else { return };
         let Some(at) = self.domains.iter().position(|d| d.number == number) else {
             let one = &mut self.hosts[host];
             let asked = one.requested.remove(&epoch).unwrap_or_default();
             one.foreign += asked.len() as u64;
-            asked.into_iter().for_each(|(flow, _)| one.lanes.refuse(flow, 2));
+            asked.into_iter().for_each(|asked| one.lanes.refuse(asked.flow, 2));
             return;
         };
         let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
-        let source = self.domains[at].remotes.position(|r| fits(r) && r.is_attached());
-        let Some(source) = source else { return };
+        let Some(source) = self.domains[at].remotes.position(fits) else { return };
+        let Some(remote) = self.domains[at].remotes[source].as_ref() else { return };
+        // What a reliable flow brings is kept until its sinks have it, for a source that nobody waits for so; what another loses of a
+        // reliable source is missed by nobody.
+        if remote.reliable != reliable {
+            let one = &mut self.hosts[host];
+            one.mismatched += 1;
+            one.withdraw_request(flow);
+            one.lanes.refuse(flow, 4);
+            if one.mismatched == 1 {
+                tracing::warn!(host = one.name, %epoch, reliable, "refused a flow that is not what its source was announced as");
+            }
+            return self.try_accept(host, epoch);
+        }
+        if !remote.is_attached() {
+            return;
+        }
         // What comes by the one before is before it. So it is on one path, too: what still waits to go there takes turns with what is
         // given to this one, and of two reliable flows one alone would be told how far its sinks are.
         if self.domains[at].remotes[source].as_ref().is_some_and(|r| r.flow.is_some()) {

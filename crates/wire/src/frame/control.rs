@@ -128,7 +128,8 @@ impl FlowOpen {
 pub struct FlowAck {
     /// The flow.
     pub flow: u32,
-    /// 0: accepted. Else why not: 1 no such channel or no sink, 2 the domain is not served here, 3 no room.
+    /// 0: accepted. Else why not: 1 no such channel or no sink, 2 the domain is not served here, 3 no room, 4 the
+    /// source was announced as reliable and the flow is not, or the reverse.
     pub status: u8,
     /// The sinks have everything of this source up to and with this number: resume after it. 0 for nothing.
     pub cursor: u64,

@@ -232,6 +232,45 @@ fn a_session_that_does_not_read_is_looked_at_less_and_less_often() {
     assert!(looks(&mut stand, Duration::from_secs(100)) <= before + 10);
 }
 
+#[test]
+fn a_configured_host_that_is_away_is_called_once_a_second_and_found_again() {
+    let mut stand = Stand::new();
+    stand.end();
+    let calls = |stand: &mut Stand, seconds: u64| {
+        let until = stand.now + Duration::from_secs(seconds);
+        let mut calls = 0;
+        while stand.now < until {
+            stand.now += Duration::from_millis(20);
+            stand.hub.turn(stand.now);
+            calls += std::mem::take(&mut *stand.to_host.lock().unwrap()).len();
+        }
+        calls
+    };
+    let often = calls(&mut stand, 20);
+    assert!((150..=200).contains(&often), "{often} calls in 20 s");
+    calls(&mut stand, 60);
+    let seldom = calls(&mut stand, 20);
+    assert!((15..=20).contains(&seldom), "{seldom} calls in 20 s");
+    // It has never gone: it waits for a call, and says nothing by itself until then.
+    let before = stand.now;
+    while !stand.is_connected() && stand.now < before + Duration::from_secs(5) {
+        stand.now += Duration::from_millis(20);
+        stand.hub.turn(stand.now);
+        let called = !stand.to_host.lock().unwrap().is_empty();
+        if called || stand.peer.is_connected() {
+            stand.host_turn();
+        }
+    }
+    let took = stand.now - before;
+    assert!(stand.is_connected() && took < Duration::from_millis(1200), "{took:?}");
+    // One that is another says hello by itself, and is heard at once.
+    stand.end();
+    calls(&mut stand, 80);
+    let before = stand.now;
+    stand.restart();
+    assert!(stand.is_connected() && stand.now - before < Duration::from_millis(200), "{:?}", stand.now - before);
+}
+
 /// The sessions that have a link take it, and their sinks are attached.
 pub(super) fn attached(stand: &mut Stand) -> Vec<Player> {
     stand.ends.sort_by_key(|(conn, _)| *conn);

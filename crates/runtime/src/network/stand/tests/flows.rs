@@ -345,3 +345,73 @@ fn a_flow_of_a_domain_that_is_not_served_is_refused_and_counted_and_others_go_on
     }
     assert_eq!((&players[0].seen[..], foreign(&stand), stand.strays()), (&[1][..], Some(6), 0));
 }
+
+#[test]
+fn a_flow_that_is_not_what_its_source_was_announced_as_is_refused() {
+    // Of a best-effort source and of a reliable one; opened before a sink is attached, and after.
+    for (number, attaches_first) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut stand = Stand::new();
+        stand.sink(number, [1; 16], 5, true);
+        stand.say(&source(number, 4, 5));
+        let (epoch, is_reliable) = (u128::from_le_bytes([4; 16]), number % 2 == 1);
+        let mut players = if attaches_first { attached(&mut stand) } else { Vec::new() };
+        let ready = wire::Ready { epoch: vec![4; 16], sink: vec![1; 16], join: 1, answer: true };
+        if attaches_first {
+            stand.say(&word(Body::Ready(ready.clone())));
+        }
+        for wrong in 1..=3 {
+            stand.open("default", epoch, 5, !is_reliable);
+            let one = &stand.hub.hosts[0];
+            assert_eq!(
+                (one.incoming.len(), one.requested.len(), one.mismatched),
+                (0, 0, wrong),
+                "{number} {attaches_first}"
+            );
+        }
+        assert_eq!(stand.hub.report()["hosts"][0]["mismatched"], 3);
+        // They bring nothing, and the right one is taken.
+        for flow in 0..3 {
+            stand.give(flow, &[7; 8]);
+        }
+        stand.open("default", epoch, 5, is_reliable);
+        if !attaches_first {
+            players = attached(&mut stand);
+            stand.say(&word(Body::Ready(ready)));
+        }
+        let right = stand.flows[3];
+        stand.said.0.insert(1000, vec![7; 8]);
+        let next = Outgoing { token: 1000, len: 8, sequence: 1, joined: 1, ..Outgoing::default() };
+        stand.peer.send(right, next).expect("room for what waits");
+        for _ in 0..20 {
+            players.iter_mut().for_each(Player::read);
+            let _: usize = players.iter_mut().map(Player::take).sum();
+            stand.pass(Duration::from_millis(10));
+        }
+        let seen: Vec<_> = players.iter().flat_map(|player| player.seen.iter().copied()).collect();
+        let one = &stand.hub.hosts[0];
+        assert_eq!((seen, one.incoming.len(), one.mismatched), (vec![1], 1, 3), "{number} {attaches_first}");
+    }
+}
+
+#[test]
+fn words_come_over_a_reliable_flow_alone() {
+    let mut stand = Stand::new();
+    stand.greets = false;
+    stand.incarnations += 1;
+    stand.peer = Path::new(stand.peer_config, 70, stand.now);
+    stand.control = None;
+    for _ in 0..10 {
+        stand.settle();
+        stand.now += Duration::from_millis(50);
+    }
+    assert!(stand.is_connected());
+    let control = stand.control.take().expect("it was opened");
+    assert!(stand.hub.hosts[0].control_in.is_some());
+    stand.peer.close(control);
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((stand.hub.hosts[0].control_in, stand.strays()), (None, 0));
+    let spec = FlowSpec { domain: CONTROL.0, epoch: 2, channel: CONTROL.1, reliable: false, first: 1 };
+    stand.peer.open(spec);
+    stand.pass(Duration::from_millis(100));
+    assert_eq!((stand.hub.hosts[0].control_in, stand.strays()), (None, 1));
+}
