@@ -138,6 +138,7 @@ int eal_start(const char *arguments, char *error, size_t capacity)
         tried = true;
         snprintf(started, sizeof started, "%s", arguments);
         eal_log_mark();
+        guard_prepare();
         if (start_once(arguments) != 0) {
             snprintf(error, capacity, "DPDK %s does not start with \"%s\": %s (%s)", rte_version(), started, rte_strerror(outcome), eal_log_last());
             return -1;

@@ -11,10 +11,16 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+
+struct rte_flow;
 
 #define TEXT 256
 #define STASH 64
+
+/* The most receive queues of a port. */
+#define MOST_QUEUES 16u
 
 /* What a port is to be, from its options. */
 struct choice {
@@ -25,6 +31,8 @@ struct choice {
     uint32_t mtu; /* 0: the interface's, or 1500 */
     uint32_t buffers;
     uint32_t ring;
+    uint32_t queues;               /* to receive by, up to MOST_QUEUES; 0: as the device offers */
+    struct sockaddr_storage steer; /* the IP address and UDP port that its frames are for, if it is known */
     bool interrupts; /* a card's receive interrupts may be relied on */
     bool tagged;     /* frames have a VLAN tag, beside their payload of the MTU */
     bool lend;       /* received frames are to lie in memory that can be shown to others, if that can be */
@@ -38,21 +46,33 @@ struct insane_datapath_port {
     /* The rest is there while it is open. */
     uint16_t id;
     bool physical, started;
+    atomic_bool held; /* by a burst, or by what memif does with its peer's messages */
+    insane_datapath_port *next_guarded; /* memif's ports, of guard.c */
     bool memif, client; /* of memif's two ends the one that connects */
     bool joins, gone;   /* virtio-user that connects to a server; that has left it */
     bool gathers;
     char name[RTE_ETH_NAME_MAX_LEN]; /* of the device */
     char driver[64];
-    char chosen[TEXT + 64];
+    char chosen[4 * TEXT];
+    uint16_t queues;               /* by which it receives */
+    uint16_t next;                 /* which is asked next */
+    uint64_t came[MOST_QUEUES];    /* frames that each has brought */
+    char queues_text[TEXT / 2];    /* how many there are, and why */
+    struct rte_flow *rule;         /* that steers to them, or NULL */
+    char rule_text[TEXT / 2];
     struct rte_ether_addr address;
     uint32_t max_frame;
     int membership; /* a socket by which a kernel's interface lets the station's frames in, or -1 */
+    uint32_t channels; /* that the kernel's interface below AF_XDP has: as many queues it may have */
     int ring;       /* AF_PACKET's socket, of the driver's, or -1 */
     int ring_room;  /* as many bytes of frames on their way leave the driver no reason to wait for room in its ring */
     int ring_left;  /* of them, what was left when the kernel was asked last, less the most that has been put on its way since */
-    int xdp;        /* AF_XDP's socket, of the driver's, or -1 */
-    ino_t xdp_socket; /* which that is, whatever has its descriptor meanwhile */
+    int xdp[MOST_QUEUES]; /* AF_XDP's sockets, of the driver's, or -1 */
+    ino_t xdp_socket[MOST_QUEUES]; /* which that is, whatever has its descriptor meanwhile */
+    unsigned xdps;
     int wake;       /* -1: it can only be polled */
+    int wake_of[MOST_QUEUES]; /* of each queue */
+    int gathered;   /* all of those in one, where there are several, or -1 */
     bool wakes, wake_counts, armed;
     struct rte_mempool *rx, *tx, *lend;
     /* The bytes of `rx`'s buffers, if they can be shown to others: a sealed memfd, or -1. What lies around them is not in it. */
@@ -76,6 +96,37 @@ int choice_check(const struct choice *choice, char *error, size_t capacity);
 bool is_pci(const char *device);
 /* The value of one argument of a device, into `to`. */
 bool device_argument(const char *device, const char *key, char *to, size_t capacity);
+
+/* guard.c */
+/* Puts itself between memif's driver and DPDK, before the drivers are loaded. */
+void guard_prepare(void);
+/* Whether that worked. */
+bool guard_is_in_place(void);
+/* From now on memif's peers are heard only between this port's bursts; and no more. */
+void guard_port(insane_datapath_port *port);
+void guard_port_no_more(insane_datapath_port *port);
+/* Begins a burst; false: not now. */
+static inline bool guard_enter(insane_datapath_port *port) { return !atomic_exchange_explicit(&port->held, true, memory_order_acquire); }
+static inline void guard_leave(insane_datapath_port *port) { atomic_store_explicit(&port->held, false, memory_order_release); }
+
+/* queues.c */
+/* The argument by which a virtual device of this name is told how many queues it has; NULL: there is none. */
+const char *queues_argument(const char *name);
+/* Why a device has one queue whatever it offers, as frames of one address are to stay in order; NULL: it may have several. */
+const char *queues_one(const char *name);
+/* Decides by how many queues a port receives, and how frames are spread over them. */
+void queues_choose(insane_datapath_port *port, const struct rte_eth_dev_info *info, struct rte_eth_conf *conf);
+/* How many queues to send by it is to have. Only the first is used: frames to one address stay in order. */
+uint16_t queues_to_send(const insane_datapath_port *port, const struct rte_eth_dev_info *info);
+/* Asks a device that is started for a rule that spreads what comes for the port's own UDP port over its queues. */
+void queues_steer(insane_datapath_port *port);
+/* Takes the rule away. */
+void queues_let_go(insane_datapath_port *port);
+/* Finds what wakes who waits for any of the queues. */
+void queues_find_wake(insane_datapath_port *port);
+/* From now on frames wake: false, if they would not. */
+bool queues_arm(insane_datapath_port *port);
+void queues_disarm(insane_datapath_port *port);
 
 /* eal.c: starts DPDK in this process, once. */
 int eal_start(const char *arguments, char *error, size_t capacity);

@@ -11,7 +11,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ethtool.h>
 #include <linux/if_packet.h>
+#include <linux/sockios.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -86,6 +88,11 @@ static int join_interface(insane_datapath_port *port, char *error, size_t capaci
         return fail(error, capacity, "%s has an MTU of %u, and mtu is %u: `ip link set dev %s mtu %u`", name, mtu, port->choice.mtu, name,
                     port->choice.mtu);
     port->max_frame = (port->choice.mtu != 0 ? port->choice.mtu : RTE_MIN(mtu, 9000u)) + header_bytes(port);
+    /* As its driver counts them. */
+    struct ethtool_channels channels = { .cmd = ETHTOOL_GCHANNELS };
+    request.ifr_data = (void *)&channels;
+    bool counted = ioctl(packets, SIOCETHTOOL, &request) == 0 && channels.max_combined != 0;
+    port->channels = counted ? channels.combined_count : 1;
     struct packet_mreq member = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_UNICAST, .mr_alen = RTE_ETHER_ADDR_LEN };
     memcpy(member.mr_address, port->choice.address.addr_bytes, RTE_ETHER_ADDR_LEN);
     struct packet_mreq groups = { .mr_ifindex = (int)index, .mr_type = PACKET_MR_ALLMULTI };
@@ -117,6 +124,11 @@ static void complete(const insane_datapath_port *port, char *arguments, size_t r
                && !device_argument(device, "framesz", value, sizeof value)) {
         strcpy(more, ",blocksz=65536,framesz=16384,framecnt=512");
     }
+    const char *queues = queues_argument(port->name);
+    size_t used = strlen(more);
+    uint32_t asked = starts(port->name, "net_af_xdp") ? RTE_MIN(port->choice.queues, port->channels) : port->choice.queues;
+    if (queues != NULL && asked > 1 && !device_argument(device, queues, value, sizeof value))
+        snprintf(more + used, sizeof more - used, ",%s=%u", queues, asked);
     bool first = given == NULL || given[1] == 0;
     snprintf(arguments, room, "%s%s", first ? "" : given + 1, more + (first && more[0] != 0));
 }
@@ -203,6 +215,10 @@ static int make_pools(insane_datapath_port *port, char *error, size_t capacity)
         return fail(error, capacity, "buffers of %u bytes are too large", bytes);
     /* What lies in a device's rings is not to be had for receiving. AF_XDP's driver fills its own, whatever it is told. */
     uint32_t rings = port->physical ? port->choice.ring : strcmp(port->driver, "net_af_xdp") == 0 ? 4096 : 0;
+    rings *= port->queues;
+    /* So it is with these; but of the first queue's ring, the buffers have room for that. */
+    if (strcmp(port->driver, "net_tap") == 0 || starts(port->name, "net_virtio_user"))
+        rings = port->choice.ring * (port->queues - 1u);
     /* AF_PACKET's driver puts a tag back into the frame, which it does in buffers of the pool's own alone. */
     if (port->choice.lend && port->gathers && !port->choice.tagged)
         port->rx = pool_to_show(port, half + rings, bytes + RTE_PKTMBUF_HEADROOM);
@@ -306,18 +322,20 @@ static struct ring new_socket(int of, const struct ring *before, unsigned count)
 static void keep_xdp(insane_datapath_port *port, const struct ring *before, unsigned count)
 {
     struct ring found = new_socket(AF_XDP, before, count);
-    port->xdp = found.fd;
-    port->xdp_socket = found.socket;
-    if (found.fd >= 0)
-        (void)fcntl(found.fd, F_SETFD, FD_CLOEXEC);
+    if (found.fd < 0)
+        return;
+    port->xdp[port->xdps] = found.fd;
+    port->xdp_socket[port->xdps++] = found.socket;
+    (void)fcntl(found.fd, F_SETFD, FD_CLOEXEC);
 }
 
 static void close_xdp(insane_datapath_port *port)
 {
     struct stat is;
-    if (port->xdp >= 0 && fstat(port->xdp, &is) == 0 && is.st_ino == port->xdp_socket)
-        close(port->xdp);
-    port->xdp = -1;
+    for (unsigned n = 0; n < port->xdps; n++)
+        if (fstat(port->xdp[n], &is) == 0 && is.st_ino == port->xdp_socket[n])
+            close(port->xdp[n]);
+    port->xdps = 0;
 }
 
 /* AF_PACKET's driver waits without a limit when its send ring is full and more than half of what the socket may have on its way is:
@@ -365,6 +383,9 @@ static int attach(insane_datapath_port *port, char *error, size_t capacity)
             return INSANE_DATAPATH_FAILED;
         struct ring rings[MOST_RINGS];
         bool packets = starts(port->name, "net_af_packet");
+        char value[16];
+        if (packets && device_argument(port->choice.device, "qpairs", value, sizeof value) && strcmp(value, "1") != 0)
+            return fail(error, capacity, "%s has one queue, and qpairs is %s: %s", port->name, value, queues_one(port->name));
         unsigned count = packets ? sockets(AF_PACKET, rings) : 0;
         if (rte_eal_hotplug_add("vdev", port->name, arguments) != 0)
             return fail(error, capacity, "%s does not come into being with \"%s\": %s", port->name, arguments, eal_log_last());
@@ -414,8 +435,10 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
         conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_VLAN_STRIP;
     port->wakes = port->physical ? port->choice.interrupts : strcmp(port->driver, "net_tap") == 0;
     conf.intr_conf.rxq = port->wakes;
+    queues_choose(port, &info, &conf);
+    uint16_t sending = queues_to_send(port, &info);
     eal_log_mark();
-    result = rte_eth_dev_configure(port->id, 1, 1, &conf);
+    result = rte_eth_dev_configure(port->id, port->queues, sending, &conf);
     uint16_t receive = (uint16_t)port->choice.ring, send = (uint16_t)port->choice.ring;
     if (result == 0)
         result = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &receive, &send);
@@ -427,12 +450,14 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     unsigned where = socket < 0 ? (unsigned)SOCKET_ID_ANY : (unsigned)socket;
     struct ring before[MOST_RINGS];
     bool xdp = strcmp(port->driver, "net_af_xdp") == 0;
-    unsigned count = xdp ? sockets(AF_XDP, before) : 0;
-    result = rte_eth_rx_queue_setup(port->id, 0, receive, where, NULL, port->rx);
-    if (result == 0 && xdp)
-        keep_xdp(port, before, count);
-    if (result == 0)
-        result = rte_eth_tx_queue_setup(port->id, 0, send, where, NULL);
+    for (uint16_t queue = 0; queue < port->queues && result == 0; queue++) {
+        unsigned count = xdp ? sockets(AF_XDP, before) : 0;
+        result = rte_eth_rx_queue_setup(port->id, queue, receive, where, NULL, port->rx);
+        if (result == 0 && xdp)
+            keep_xdp(port, before, count);
+    }
+    for (uint16_t queue = 0; queue < sending && result == 0; queue++)
+        result = rte_eth_tx_queue_setup(port->id, queue, send, where, NULL);
     if (result != 0)
         return fail(error, capacity, "the queues of %s (%s): %s (%s)", port->name, port->driver, rte_strerror(-result), eal_log_last());
     return 0;
@@ -456,24 +481,6 @@ static int take_address(insane_datapath_port *port, char *error, size_t capacity
     return 0;
 }
 
-static void find_wake(insane_datapath_port *port)
-{
-    char link[32], target[64];
-    /* AF_PACKET's socket is readable as long as its receive ring has something. The driver knows of no interrupt there. */
-    port->wake = port->ring;
-    if (port->wake >= 0 || !port->wakes)
-        return;
-    port->wake = rte_eth_dev_rx_intr_ctl_q_get_fd(port->id, 0);
-    if (port->wake < 0) {
-        port->wake = -1;
-        return;
-    }
-    /* An event descriptor stays readable until it is read; another one is the device's to read. */
-    snprintf(link, sizeof link, "/proc/self/fd/%d", port->wake);
-    ssize_t length = readlink(link, target, sizeof target - 1);
-    port->wake_counts = length > 0 && strstr((target[length] = 0, target), "eventfd") != NULL;
-}
-
 static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
 {
     const struct choice *choice = &port->choice;
@@ -491,20 +498,23 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
     if (configure(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
     eal_log_mark();
+    if (port->memif)
+        guard_port(port);
     /* memif's server may come later. */
     if (!port_start(port) && !port->client)
         return fail(error, capacity, "%s (%s) does not start%s: %s", port->name, port->driver,
                     port->membership >= 0 ? ", which takes CAP_NET_ADMIN" : "", eal_log_last());
     if (take_address(port, error, capacity) != 0)
         return INSANE_DATAPATH_FAILED;
-    find_wake(port);
+    queues_steer(port);
+    queues_find_wake(port);
     return 0;
 }
 
 static void detach(insane_datapath_port *port)
 {
-    if (port->armed)
-        rte_eth_dev_rx_intr_disable(port->id, 0);
+    queues_disarm(port);
+    queues_let_go(port);
     if (port->started)
         rte_eth_dev_stop(port->id);
     rte_eth_dev_close(port->id);
@@ -524,9 +534,13 @@ static void close_locked(insane_datapath_port *port)
         else
             detach(port);
     }
+    if (port->memif)
+        guard_port_no_more(port);
     end_receiving(port);
     rte_mempool_free(port->tx);
     rte_mempool_free(port->lend);
+    if (port->gathered >= 0)
+        close(port->gathered);
     if (port->membership >= 0)
         close(port->membership);
 }
@@ -535,7 +549,7 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
 {
     struct choice choice = port->choice;
     *port = (insane_datapath_port){
-        .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .xdp = -1, .wake = -1, .shown_fd = -1 };
+        .choice = choice, .id = RTE_MAX_ETHPORTS, .membership = -1, .ring = -1, .wake = -1, .gathered = -1, .shown_fd = -1 };
     pthread_mutex_lock(&lock);
     int result = open_locked(port, error, capacity);
     if (result != 0)
@@ -559,11 +573,12 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
     info->gather_from = GATHER_FROM;
     info->wake_fd = port->wake;
     memcpy(info->address, port->address.addr_bytes, RTE_ETHER_ADDR_LEN);
-    snprintf(port->chosen, sizeof port->chosen, "%s (%s), MTU %u, %s, %s%s; %s started with \"%s\"", port->name, port->driver,
-             port->max_frame - header_bytes(port),
+    snprintf(port->chosen, sizeof port->chosen, "%s (%s), MTU %u, %s%s, %s, %s%s%s; %s started with \"%s\"", port->name, port->driver,
+             port->max_frame - header_bytes(port), port->queues_text, port->rule_text,
              port->gathers ? "it can read payload where it lies" : "payload is copied into the device's buffers first",
              port->wake >= 0 ? "it wakes sleepers" : "it can only be polled",
-             port->shown_fd >= 0 ? ", received frames may be lent where they lie" : "", rte_version(), eal_arguments());
+             port->shown_fd >= 0 ? ", received frames may be lent where they lie" : "",
+             port->memif && !guard_is_in_place() ? ", a peer that goes while frames are under way may end this process" : "", rte_version(), eal_arguments());
     return 0;
 }
 

@@ -1,6 +1,8 @@
 /* A port's options. */
 #include "insane_dpdk.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,34 @@ static int number(uint32_t *to, const char *value, uint32_t least, uint32_t most
     return *value >= '0' && *value <= '9' && *end == 0 && found >= least && found <= most ? 0 : -1;
 }
 
+/* An IP address with a UDP port. */
+static int destination(struct sockaddr_storage *to, const char *value)
+{
+    struct sockaddr_in four = { .sin_family = AF_INET };
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
+    char address[INET6_ADDRSTRLEN];
+    uint32_t port;
+    const char *colon = strrchr(value, ':');
+    if (colon == NULL || number(&port, colon + 1, 1, UINT16_MAX) != 0)
+        return -1;
+    size_t length = (size_t)(colon - value);
+    bool bracketed = length > 2 && value[0] == '[' && colon[-1] == ']';
+    if (length - 2 * bracketed >= sizeof address)
+        return -1;
+    snprintf(address, sizeof address, "%.*s", (int)(length - 2 * bracketed), value + bracketed);
+    *to = (struct sockaddr_storage){ 0 };
+    if (bracketed && inet_pton(AF_INET6, address, &six.sin6_addr) == 1) {
+        six.sin6_port = htons((uint16_t)port);
+        memcpy(to, &six, sizeof six);
+        return 0;
+    }
+    if (bracketed || inet_pton(AF_INET, address, &four.sin_addr) != 1)
+        return -1;
+    four.sin_port = htons((uint16_t)port);
+    memcpy(to, &four, sizeof four);
+    return 0;
+}
+
 int choice_set(struct choice *choice, const char *key, const char *value, char *error, size_t capacity)
 {
     if (strcmp(key, "device") == 0)
@@ -45,6 +75,10 @@ int choice_set(struct choice *choice, const char *key, const char *value, char *
         return number(&choice->buffers, value, 256, 262144) == 0 ? 0 : wrong(error, capacity, "buffers must be 256 to 262144", value);
     if (strcmp(key, "ring") == 0)
         return number(&choice->ring, value, 64, 8192) == 0 ? 0 : wrong(error, capacity, "ring must be 64 to 8192", value);
+    if (strcmp(key, "queues") == 0)
+        return number(&choice->queues, value, 0, MOST_QUEUES) == 0 ? 0 : wrong(error, capacity, "queues must be 0 to 16", value);
+    if (strcmp(key, "steer") == 0)
+        return destination(&choice->steer, value) == 0 ? 0 : wrong(error, capacity, "steer must be IP:PORT or [IP]:PORT", value);
     if (strcmp(key, "interrupts") == 0) {
         choice->interrupts = strcmp(value, "yes") == 0;
         return choice->interrupts || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "interrupts must be yes or no", value);
@@ -57,8 +91,8 @@ int choice_set(struct choice *choice, const char *key, const char *value, char *
         choice->lend = strcmp(value, "yes") == 0;
         return choice->lend || strcmp(value, "no") == 0 ? 0 : wrong(error, capacity, "lend must be yes or no", value);
     }
-    return wrong(error, capacity, "there is no such option; there are device, eal, address, mtu, buffers, ring, interrupts, tagged, lend",
-                 key);
+    return wrong(error, capacity,
+                 "there is no such option; there are device, eal, address, mtu, buffers, ring, queues, steer, interrupts, tagged, lend", key);
 }
 
 int choice_check(const struct choice *choice, char *error, size_t capacity)

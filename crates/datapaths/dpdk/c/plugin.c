@@ -1,6 +1,7 @@
 /* The table: DPDK's ports as a datapath of INSANE's. */
 #include "insane_dpdk.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,15 @@ static void stats(const insane_datapath_port *port, insane_datapath_stats *stats
     }
 }
 
-static void describe(const insane_datapath_port *port, char *text, size_t capacity) { snprintf(text, capacity, "%s", port->chosen); }
+static void describe(const insane_datapath_port *port, char *text, size_t capacity)
+{
+    size_t at = (size_t)snprintf(text, capacity, "%s", port->chosen);
+    uint64_t all = 0;
+    for (uint16_t queue = 0; queue < port->queues; queue++)
+        all += port->came[queue];
+    for (uint16_t queue = 0; port->queues > 1 && all > 0 && queue < port->queues && at < capacity; queue++)
+        at += (size_t)snprintf(text + at, capacity - at, "%s%" PRIu64, queue == 0 ? "; frames by its queues: " : ", ", port->came[queue]);
+}
 
 static const insane_datapath_table table = {
     .abi = INSANE_DATAPATH_ABI,

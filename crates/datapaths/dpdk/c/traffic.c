@@ -194,7 +194,13 @@ int32_t port_send(insane_datapath_port *port, const insane_datapath_outgoing *fr
         if (port->ring >= 0)
             port->ring_left -= (int)frame->pkt_len + MOST_BESIDES;
     }
-    uint16_t sent = n > 0 ? rte_eth_tx_burst(port->id, 0, all, (uint16_t)n) : 0;
+    uint16_t sent = 0;
+    /* Whatever memif hears meanwhile takes a moment, in which there is no room. */
+    if (n > 0 && (!port->memif || guard_enter(port))) {
+        sent = rte_eth_tx_burst(port->id, 0, all, (uint16_t)n);
+        if (port->memif)
+            guard_leave(port);
+    }
     port->calls++;
     for (uint32_t left = sent; left < n; left++)
         take_away(all[left]);
@@ -219,14 +225,13 @@ static bool of_a_vlan(const insane_datapath_port *port, const struct rte_mbuf *f
     return !port->choice.tagged && (frame->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0 && (frame->vlan_tci & 0xfff) != 0;
 }
 
-/* Up to `count` frames of the device that can be used. */
-static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint32_t count)
+/* Up to `count` frames of one queue that can be used. */
+static uint32_t take_from(insane_datapath_port *port, uint16_t queue, struct rte_mbuf **frames, uint32_t count)
 {
-    if (!port->started)
-        return 0;
-    uint16_t found = rte_eth_rx_burst(port->id, 0, frames, (uint16_t)count);
+    uint16_t found = rte_eth_rx_burst(port->id, queue, frames, (uint16_t)count);
     uint32_t kept = 0;
     port->calls++;
+    port->came[queue] += found;
     for (uint16_t n = 0; n < found; n++) {
         struct rte_mbuf *frame = frames[n];
         bool good = frame->nb_segs == 1 || rte_pktmbuf_linearize(frame) == 0;
@@ -242,16 +247,31 @@ static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint3
     return kept;
 }
 
+/* Up to `count` frames of the device that can be used. Every queue gets its turn, whatever the others bring: the one after the last that
+ * was asked comes first. All frames of one address come by one queue, so they stay in order. */
+static uint32_t take(insane_datapath_port *port, struct rte_mbuf **frames, uint32_t count)
+{
+    uint32_t kept = 0;
+    if (!port->started || (port->memif && !guard_enter(port)))
+        return 0;
+    for (uint16_t asked = 0; asked < port->queues && kept < count; asked++) {
+        uint16_t queue = port->next;
+        port->next = queue + 1 < port->queues ? queue + 1 : 0;
+        kept += take_from(port, queue, frames + kept, count - kept);
+    }
+    if (port->memif)
+        guard_leave(port);
+    return kept;
+}
+
 int32_t port_receive(insane_datapath_port *port, insane_datapath_incoming *frames, uint32_t count)
 {
     struct rte_mbuf *found[INSANE_DATAPATH_BURST];
     uint32_t n;
     eal_thread();
     port_look(port);
-    if (unlikely(port->armed) && port->started) {
-        rte_eth_dev_rx_intr_disable(port->id, 0);
-        port->armed = false;
-    }
+    if (unlikely(port->armed) && port->started)
+        queues_disarm(port);
     if (unlikely(port->gone))
         return INSANE_DATAPATH_FAILED;
     if (count > INSANE_DATAPATH_BURST)
@@ -287,22 +307,8 @@ int32_t port_arm(insane_datapath_port *port)
     port_look(port);
     if (port->wake < 0 || !port->started)
         return INSANE_DATAPATH_POLL;
-    if (port->wake_counts) {
-        uint64_t count;
-        ssize_t drained = read(port->wake, &count, sizeof count);
-        (void)drained;
-    }
-    /* An interface that went down is told to its socket once, which is ready until somebody asks. */
-    if (port->ring >= 0) {
-        int told;
-        socklen_t length = sizeof told;
-        (void)getsockopt(port->ring, SOL_SOCKET, SO_ERROR, &told, &length);
-    }
-    /* A device whose descriptor is readable as long as there is something has no interrupt to be turned on. */
-    int result = rte_eth_dev_rx_intr_enable(port->id, 0);
-    if (result != 0 && (result != -ENOTSUP || port->wake_counts))
+    if (!queues_arm(port))
         return INSANE_DATAPATH_POLL;
-    port->armed = result == 0;
     /* What came before the interrupt was on wakes nobody. */
     if (port->stashed == 0)
         port->stashed = take(port, port->stash, STASH);

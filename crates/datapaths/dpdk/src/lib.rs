@@ -2,7 +2,7 @@
 //!
 //! Purpose: to find `libinsane_dpdk.so`, the one part of INSANE that is linked to DPDK, when it is wanted, and to make a datapath of
 //! one of DPDK's ports ([`Dpdk::port`]). Where that object or DPDK is missing, the reason is an error and nothing else happens.
-//! Non-purpose: what is in the frames, which is the packet engine's; several queues, RSS and flow rules.
+//! Non-purpose: what is in the frames, which is the packet engine's.
 //!
 //! Layer: a datapath; the object's source is in `c`, behind the interface of `insane-datapath-plugin`. No unsafe code here. A port
 //! belongs to one thread at a time, which polls it; DPDK gets no thread of its own but the ones that it starts itself.
@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use insane_datapath::DatapathError;
@@ -47,6 +48,14 @@ pub struct DpdkConfig {
     pub buffers: u32,
     /// Entries of each ring of a card, 64 to 8192; rounded to what it can have.
     pub ring: u16,
+    /// Queues to receive by, up to 16; 0: as many as the device's own arguments say, or, where it spreads frames over them by their
+    /// addresses (RSS over UDP/IP), as many as it has, up to 4, and else one. All are read in turn, each whenever its turn comes; frames
+    /// are sent by one. Fewer than were asked for, and why, is said by `describe`. AF_PACKET, AF_XDP, vhost and virtio-user are told the
+    /// number if their arguments say none.
+    pub queues: u8,
+    /// The IP address and UDP port of what comes. With several queues, a device that takes such a rule (`rte_flow`) is asked to spread
+    /// that over them; all else comes as it did. Whether it does is said by `describe`.
+    pub steer: Option<SocketAddr>,
     /// Whether a card's receive interrupts may be relied on. Some drivers offer them where they never come: the 82574's by MSI-X, for
     /// one, which takes `--vfio-intr=msi` among the arguments. The example `cards` tells. Without them it can only be polled.
     pub interrupts: bool,
@@ -58,7 +67,7 @@ pub struct DpdkConfig {
 }
 
 impl DpdkConfig {
-    /// A device with its own address and MTU, 4096 buffers and rings of 1024 entries, polled, for frames without tags, nothing lent.
+    /// A device with its own address and MTU, as many queues as it offers, 4096 buffers and rings of 1024 entries, polled, for frames without tags, nothing lent.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
         Self {
@@ -68,6 +77,8 @@ impl DpdkConfig {
             eal: None,
             buffers: 4096,
             ring: 1024,
+            queues: 0,
+            steer: None,
             interrupts: false,
             tagged: false,
             lend: false,
@@ -102,6 +113,10 @@ impl Dpdk {
         let mut options = vec![("device", config.device.clone())];
         options.push(("buffers", config.buffers.to_string()));
         options.push(("ring", config.ring.to_string()));
+        options.push(("queues", config.queues.to_string()));
+        if let Some(steer) = config.steer {
+            options.push(("steer", steer.to_string()));
+        }
         options.push(("interrupts", if config.interrupts { "yes" } else { "no" }.to_owned()));
         options.push(("tagged", if config.tagged { "yes" } else { "no" }.to_owned()));
         if config.lend {

@@ -75,6 +75,8 @@ pub struct Datapath {
     pub zero_copy: bool,
     /// The interface's receive queues that are taken; empty for all.
     pub queues: Vec<u32>,
+    /// Queues by which DPDK's port receives, 1 to 16; 0 for as many as the device offers.
+    pub queue_count: u8,
     /// Buffers of each queue.
     pub frames: u32,
     /// Whether sinks that ask for it may read large messages where their frames arrived, in the interface's receive memory. Only where the
@@ -119,6 +121,7 @@ impl Default for Datapath {
             mode: Mode::Auto,
             zero_copy: true,
             queues: Vec::new(),
+            queue_count: 0,
             frames: 4096,
             lend: true,
             device: String::new(),
@@ -151,6 +154,9 @@ const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 
 /// The most receive queues that are named.
 const MOST_QUEUES: usize = 64;
+
+/// The most by which DPDK's port receives.
+const MOST_DPDK_QUEUES: u8 = 16;
 
 /// The arguments of DPDK's devices that name an interface of the kernel's: of AF_PACKET, AF_XDP and tap, of pcap, and of tap again.
 const INTERFACE_KEYS: [&str; 4] = ["iface", "rx_iface", "tx_iface", "remote"];
@@ -204,6 +210,10 @@ impl Datapath {
         if self.interrupts && self.kind != Kind::Dpdk {
             return Some(("interrupts", "true".into(), "nothing: it is for kind = \"dpdk\""));
         }
+        if self.queue_count != 0 && self.kind != Kind::Dpdk {
+            let takes = "nothing: it is for kind = \"dpdk\"; for kind = \"xdp\" queues names them";
+            return Some(("queue_count", self.queue_count.to_string(), takes));
+        }
         if self.mtu != 0 && self.kind != Kind::Dpdk {
             return Some(("mtu", self.mtu.to_string(), "nothing: it is for kind = \"dpdk\""));
         }
@@ -239,7 +249,8 @@ impl Datapath {
             return Some(("mode", format!("{:?}", self.mode).to_lowercase(), "nothing: it is for kind = \"xdp\""));
         }
         if !self.queues.is_empty() {
-            return Some(("queues", format!("{:?}", self.queues), "nothing: it is for kind = \"xdp\""));
+            let takes = "nothing: it is for kind = \"xdp\"; for kind = \"dpdk\" queue_count says how many";
+            return Some(("queues", format!("{:?}", self.queues), takes));
         }
         if !self.zero_copy {
             return Some(("zero_copy", "false".into(), "nothing: it is for kind = \"xdp\""));
@@ -315,6 +326,9 @@ impl Datapath {
         let twice = |(n, queue): (usize, &u32)| self.queues[..n].contains(queue);
         if self.queues.len() > MOST_QUEUES || self.queues.iter().enumerate().any(twice) {
             return refuse("queues", &format!("{:?}", self.queues), "numbers of receive queues, each once, at most 64");
+        }
+        if self.queue_count > MOST_DPDK_QUEUES {
+            return refuse("queue_count", &self.queue_count, "1 to 16 queues, or 0 for as many as the device offers");
         }
         if !self.frames.is_power_of_two() || !(64..=65_536).contains(&self.frames) {
             return refuse("frames", &self.frames, "a power of two from 64 to 65536");
@@ -410,6 +424,7 @@ mod tests {
         }
         for place in [
             "interface = \"eth1\"\nmtu = 9000",
+            "device = \"net_tap0\"\nqueue_count = 16",
             "device = \"0000:01:00.0\"\neal = \"--in-memory\"\nlibrary = \"/opt/x.so\"",
         ] {
             let config = parse(&(ONE.to_owned() + &dpdk(place))).unwrap();
@@ -462,7 +477,13 @@ mod tests {
             (&dpdk("device = \"net_null0\"\ninterface = \"eth0\""), "a device instead of an interface"),
             (&dpdk("interface = \"eth0\"\nlibrary = \"x.so\""), "network.datapath[0].library"),
             (&dpdk("interface = \"eth0\"\nmode = \"native\""), "network.datapath[0].mode"),
-            (&dpdk("interface = \"eth0\"\nqueues = [1]"), "network.datapath[0].queues"),
+            (&dpdk("interface = \"eth0\"\nqueues = [1]"), "for kind = \"dpdk\" queue_count says how many"),
+            (
+                &dpdk("interface = \"eth0\"\nqueue_count = 17"),
+                "network.datapath[0].queue_count = 17: it takes 1 to 16 queues",
+            ),
+            (&format!("{ONE}queue_count = 2"), "network.datapath[0].queue_count = 2: it takes nothing"),
+            (&plugin("library = \"/x.so\"\nqueue_count = 2"), "network.datapath[0].queue_count = 2: it takes nothing"),
             (&dpdk("interface = \"eth0\"\nframes = 64"), "network.datapath[0].frames"),
             (&dpdk("interface = \"eth0\"\nzero_copy = false"), "network.datapath[0].zero_copy"),
             (&plugin("library = \"/x.so\"\nframes = 512"), "network.datapath[0].frames"),

@@ -445,6 +445,8 @@ fn dpdk(
         station: settings.mac(),
         eal: (!settings.eal.is_empty()).then(|| settings.eal.clone()),
         buffers: settings.frames,
+        queues: settings.queue_count,
+        steer: Some((address.address, settings.port).into()),
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
         lend: settings.lend && one_domain,
