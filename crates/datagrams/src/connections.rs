@@ -17,6 +17,13 @@ use crate::receive::behind;
 /// The largest frame of a connection in bytes.
 pub const MAX_RECORD: usize = 16 << 10;
 
+/// What a connection takes of frames that nobody has received, counted as [`insane_datapath::Capabilities::holds`] says: three quarters
+/// of what TCP holds at either end.
+pub(crate) const HOLDS: usize = BUFFER / 4 * 3;
+
+/// What TCP holds of a connection at either end, each way, in bytes.
+const BUFFER: usize = 256 << 10;
+
 /// What stands before a record: its length.
 const LENGTH: usize = 4;
 
@@ -47,7 +54,9 @@ const PAUSE: u64 = 100_000_000;
 
 /// The engine's TCP for connections as they are here. A peer that is gone is known to be within five seconds.
 pub(crate) fn tcp() -> TcpConfig {
-    TcpConfig { connections: MOST + READY + LEAVING, patience_ns: 5_000_000_000, ..TcpConfig::default() }
+    let (receive_bytes, send_bytes) = (BUFFER, BUFFER);
+    let connections = MOST + READY + LEAVING;
+    TcpConfig { connections, receive_bytes, send_bytes, patience_ns: 5_000_000_000, ..TcpConfig::default() }
 }
 
 /// What became of connections since the datapath was opened. Counts only rise.

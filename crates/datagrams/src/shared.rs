@@ -9,7 +9,7 @@ use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, For
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::connections::{Connections, MAX_RECORD, StreamStats, Went, tcp};
+use crate::connections::{Connections, HOLDS, MAX_RECORD, StreamStats, Went, tcp};
 use crate::{DatagramConfig, Datagrams, Opened};
 
 /// How often [`Streams::arm`] looks for what came while it was at it, before it says that there is something.
@@ -287,7 +287,7 @@ impl<R: RawDatapath> Datapath for Streams<R> {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::plain(lock(&self.device).datagrams.capabilities().technology, MAX_RECORD);
         // By TCP's checksum.
-        (can.detects_changes, can.foreign) = (true, Foreign::Copies);
+        (can.detects_changes, can.foreign, can.holds) = (true, Foreign::Copies, HOLDS);
         can
     }
 
