@@ -6,6 +6,8 @@
 //! is the [`RawDatapath`]'s below; what is in the datagrams. Large datagrams are not cut: who sends cuts by
 //! [`Datapath::frame_limit`].
 //!
+//! [`with_streams`] makes two datapaths of one device: such datagrams, and [`Streams`], frames over TCP of the packet engine.
+//!
 //! Layer: above the packet engine and the datapaths' contract, below the datapaths and the runtime. As a datapath it belongs to
 //! one thread at a time, and no call waits but [`Datapath::open`]. The engine's clock runs in `transmit`, `receive` and `arm`: a
 //! neighbour that does not answer is asked again when one of them is called; of calls of `receive` in a row that bring nothing, by one
@@ -23,11 +25,15 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connections;
 mod outbox;
 mod receive;
 mod send;
+mod shared;
 
 pub use config::{DatagramConfig, station_of};
+pub use connections::{MAX_RECORD, StreamStats};
+pub use shared::{SharedDatagrams, Streams, with_streams};
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -37,6 +43,7 @@ use std::time::Instant;
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
+use insane_netstack::tcp::TcpConfig;
 use insane_netstack::{Binding, Config, Engine, Interface, Limits, Mac, Route};
 
 use crate::outbox::Outbox;
@@ -73,6 +80,8 @@ const LIMITS: Limits = Limits {
 pub struct Datagrams<R> {
     raw: R,
     config: DatagramConfig,
+    /// How much of TCP there may be, if somebody wants it.
+    tcp: Option<TcpConfig>,
     start: Instant,
     opened: Option<Opened>,
     stats: Stats,
@@ -97,13 +106,24 @@ struct Opened {
     due: u64,
     /// How many of the longest datagrams a slot has room for.
     joined: usize,
+    /// The engine has been polled since somebody looked at its connections.
+    stirred: bool,
 }
 
 impl<R: RawDatapath> Datagrams<R> {
     /// Datagrams over `raw`, closed. Its filter must let in what is for the address, questions for it included.
     #[must_use]
     pub fn new(raw: R, config: DatagramConfig) -> Self {
-        Self { raw, config, start: Instant::now(), opened: None, stats: Stats::default(), brought: true, looks: 0 }
+        Self {
+            raw,
+            config,
+            tcp: None,
+            start: Instant::now(),
+            opened: None,
+            stats: Stats::default(),
+            brought: true,
+            looks: 0,
+        }
     }
 
     /// What carries the frames.
@@ -142,6 +162,7 @@ impl<R: RawDatapath> Datagrams<R> {
         interface.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         let mut config = Config::new(vec![interface], seed());
         config.limits = LIMITS;
+        config.tcp = self.tcp.clone();
         let all = insane_netstack::Prefix::new(address.address, 0);
         config.routes.extend(gateway.map(|by| Route { to: all, gateway: Some(by), interface: 0, metric: 1 }));
         let mut engine = Engine::new(&config).map_err(|e| e.to_string())?;
@@ -196,6 +217,7 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
             came: VecDeque::new(),
             due: u64::MAX,
             joined: (can.slot_bytes / can.max_frame.max(1)).max(1),
+            stirred: false,
         });
         Ok(())
     }

@@ -8,6 +8,9 @@ use insane_netstack::Emit;
 /// with the last of all.
 const MOST: usize = 512;
 
+/// Of these TCP takes so many: the rest is for what cannot be said later.
+const MOST_SEGMENTS: usize = MOST / 2;
+
 /// Frames of the engine's own on their way to the datapath: the engine speaks while the datapath is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -27,6 +30,10 @@ impl Emit for Outbox {
         }
         self.frames.commit(Address::Ethernet(to), start, None, 0);
         true
+    }
+
+    fn room(&self) -> usize {
+        MOST_SEGMENTS.saturating_sub(self.frames.frames().len())
     }
 }
 

@@ -19,19 +19,23 @@ const LOOK: usize = 64;
 /// Of so many looks one sees to what is due, whatever it has found.
 const SELDOM: u32 = 32;
 
-/// Puts a datagram behind those before it, if they are from the same sender and as long, and there is room: as kernel UDP joins
-/// what it received, so that the receiver can look at frames that are alike at once. The last of them may be shorter.
-fn join(before: Option<&mut Taken>, from: Address, payload: &[u8]) -> bool {
-    let Some(before) = before.filter(|before| before.from == from && before.slot.place().is_none()) else {
-        return false;
-    };
-    let (at, len) = (before.len, payload.len());
+/// Room for a frame of `len` bytes behind those before it, if they are from the same sender and as long: as kernel UDP joins
+/// what it received, so that the receiver can look at frames that are alike at once. The last of them may be shorter. Whoever gets room
+/// fills it.
+pub(crate) fn behind(before: Option<&mut Taken>, from: Address, len: usize) -> Option<&mut [u8]> {
+    let before = before.filter(|before| before.from == from && before.slot.place().is_none())?;
+    let at = before.len;
     // After a shorter one nothing can follow.
     let follows = (1..=before.stride).contains(&len) && at.is_multiple_of(before.stride);
-    let Some(to) = before.slot.bytes_mut().get_mut(at..at + len).filter(|_| follows) else { return false };
-    to.copy_from_slice(payload);
+    let room = before.slot.bytes_mut().get_mut(at..at + len).filter(|_| follows)?;
     before.len += len;
-    true
+    Some(room)
+}
+
+/// Puts a datagram behind those before it, if it can be there.
+fn join(before: Option<&mut Taken>, from: Address, payload: &[u8]) -> bool {
+    let room = behind(before, from, payload.len());
+    room.map(|room| room.copy_from_slice(payload)).is_some()
 }
 
 impl Opened {
@@ -68,6 +72,7 @@ impl Opened {
             take(datagram.from, datagram.payload.bytes(bytes), place);
         } else {
             // A piece of a packet, or what a neighbour says, changes when the engine has something to do: it is asked next time.
+            // So does a segment of TCP, whose connections are looked at then.
             self.due = 0;
         }
     }

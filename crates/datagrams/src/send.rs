@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use insane_datapath::Address;
 use insane_datapath::batch::{Outcome, TxBatch, TxFrame, TxReport};
 use insane_datapath::raw::{Body, Front, RawDatapath};
-use insane_netstack::{Binding, Engine, Flow, Header, SendError};
+use insane_netstack::{Binding, Emit, Engine, Flow, Header, SendError};
 
 use crate::outbox::Outbox;
 use crate::{Datagrams, Opened};
@@ -153,6 +153,11 @@ impl<R: RawDatapath> Datagrams<R> {
 
 impl Opened {
     pub(crate) fn poll(&mut self, now: u64) {
+        self.stirred = true;
         self.due = self.engine.poll(now, &mut self.outbox).unwrap_or(u64::MAX);
+        if self.outbox.room() == 0 {
+            // TCP may have more to say, of which its own clock knows nothing.
+            self.due = now;
+        }
     }
 }

@@ -8,6 +8,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
+use crate::memory::Slot;
+use crate::raw::{Front, InPlace, RawDatapath};
 use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
@@ -276,4 +278,50 @@ impl<D: Datapath> Datapath for Faulty<D> {
         self.control.lock().injected.lost += lost;
         self.inner.close();
     }
+}
+
+/// What goes out is spoiled with what stands in front of it; to the datapath below these are frames without anything in front.
+impl<D: RawDatapath> RawDatapath for Faulty<D> {
+    fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport {
+        let (mut report, mut whole) = (TxReport::default(), TxBatch::default());
+        while let Some(frame) = batch.pending().first() {
+            // What was taken over must have gone first.
+            if !self.hand_over() {
+                break;
+            }
+            let outcome = match put_behind(batch, frame, front) {
+                Ok(bytes) => {
+                    let to = bytes.first_chunk::<6>().map_or([0; 6], |station| *station);
+                    whole.clear();
+                    whole.frame(Address::Ethernet(to), &bytes, 0);
+                    self.transmit(&mut whole);
+                    whole.frames().first().map_or(Outcome::Failed, |frame| frame.outcome)
+                }
+                Err(outcome) => outcome,
+            };
+            batch.settle(1, outcome);
+            let sent = outcome == Outcome::Sent;
+            (report.sent, report.refused) = (report.sent + usize::from(sent), report.refused + usize::from(!sent));
+        }
+        report.pending = batch.pending().len();
+        report
+    }
+
+    fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
+        self.inner.receive_in_place(limit, see)
+    }
+
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        self.inner.take_back(lent);
+    }
+}
+
+/// A frame with what `front` writes before it, in one piece.
+fn put_behind(batch: &TxBatch<'_>, frame: &TxFrame<'_>, front: &mut dyn Front) -> Result<Vec<u8>, Outcome> {
+    let room = front.room(frame, batch.head(frame))?;
+    let mut bytes = vec![0; room];
+    batch.copy_to(frame, &mut bytes);
+    let (before, body) = bytes.split_at_mut(room);
+    front.write(frame, before, &mut |show| show(body))?;
+    Ok(bytes)
 }

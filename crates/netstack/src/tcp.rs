@@ -465,6 +465,24 @@ impl Engine {
         socket.send_slice(bytes).map_err(|_| if gone { TcpError::Reset } else { TcpError::NotOpen })
     }
 
+    /// How many bytes [`Engine::tcp_send`] would take now; 0 while the connection is not open.
+    ///
+    /// # Errors
+    /// [`TcpError::Off`], [`TcpError::NotOpen`] for one that was released.
+    pub fn tcp_room(&mut self, connection: Connection) -> Result<usize, TcpError> {
+        let socket = self.tcp_mut()?.socket(connection)?;
+        let room = socket.send_capacity().saturating_sub(socket.send_queue());
+        Ok(if socket.may_send() { room } else { 0 })
+    }
+
+    /// How many bytes have come that were not read yet, in whatever state the connection is.
+    ///
+    /// # Errors
+    /// [`TcpError::Off`], [`TcpError::NotOpen`] for one that was released.
+    pub fn tcp_readable(&mut self, connection: Connection) -> Result<usize, TcpError> {
+        self.tcp_mut()?.socket(connection).map(|socket| socket.recv_queue())
+    }
+
     /// Reads bytes that have come; how many, 0 if there are none now.
     ///
     /// # Errors

@@ -52,8 +52,8 @@ pub(crate) fn begin(
     let by = format!("{process} of user {}", who.uid);
     let capture =
         tap.start(MOST_WAITING, by).map_err(|e| (Code::QuotaExceeded, format!("{}: {e}", wanted.datapath)))?;
-    let name = if state.interface.is_empty() { state.kind.name() } else { state.interface.as_str() };
-    let description = format!("{} at {}", state.kind.name(), state.address);
+    let name = if state.interface.is_empty() { state.via.name() } else { state.interface.as_str() };
+    let description = format!("{} at {}", state.via.name(), state.address);
     let header = capture.header(concat!("insaned ", env!("CARGO_PKG_VERSION")), name, &description);
     let thread = std::thread::Builder::new().name("insane-capture".into());
     let started = thread.spawn(move || serve(&capture, &reader, &header));

@@ -2,7 +2,7 @@
 
 mod datapath;
 
-pub use datapath::{Datapath, Kind, Mode, Policy};
+pub use datapath::{Datapath, Kind, Mode, Policy, Transport, Via};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

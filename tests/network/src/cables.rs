@@ -136,7 +136,11 @@ pub fn plugin_template(folder: &Path) -> Option<PathBuf> {
 pub fn on_plugin(config: &mut Config, library: &Path, folder: &Path, end: usize) {
     let place = |end: usize| folder.join(format!("end{end}")).to_string_lossy().into_owned();
     let options = [("path", place(end)), ("peer", place(1 - end)), ("address", format!("02:99:00:00:00:0{}", end + 1))];
-    let row = |when: &str, datapaths: &[Kind]| Policy { when: when.into(), datapaths: datapaths.to_vec() };
+    let row = |when: &str, datapaths: &[Kind]| Policy {
+        when: when.into(),
+        datapaths: datapaths.to_vec(),
+        ..Policy::default()
+    };
     let network = config.network.get_or_insert_default();
     let datapath = &mut network.datapath[0];
     (datapath.kind, datapath.library) = (Kind::Plugin, library.display().to_string());

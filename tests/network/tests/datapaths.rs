@@ -250,6 +250,7 @@ fn a_policy_of_the_operators_decides() {
         let row = |when: &str, datapaths: &[insane_runtime::config::Kind]| insane_runtime::config::Policy {
             when: when.into(),
             datapaths: datapaths.to_vec(),
+            ..Default::default()
         };
         use insane_runtime::config::Kind::{Udp, Xdp};
         network.policy = vec![row("reliability=reliable", &[Xdp, Udp]), row("", &[Udp])];

@@ -16,7 +16,11 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 /// Two hosts on loopback addresses, whose plug-ins meet in a folder.
 fn two(library: &Path, folder: &Path, change: impl Fn(usize, &mut Datapath)) -> [Process; 2] {
     let addresses = free_addresses(2);
-    let row = |when: &str, datapaths: &[Kind]| Policy { when: when.into(), datapaths: datapaths.to_vec() };
+    let row = |when: &str, datapaths: &[Kind]| Policy {
+        when: when.into(),
+        datapaths: datapaths.to_vec(),
+        ..Policy::default()
+    };
     [0, 1].map(|end| {
         let mut config: Config = config(&format!("host-{end}"), addresses[end], &addresses);
         let place = |end: usize| folder.join(format!("end{end}")).to_string_lossy().into_owned();

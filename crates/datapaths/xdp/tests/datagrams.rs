@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Cable, DEVICE, config};
-use insane_datagrams::{DatagramConfig, Datagrams, station_of};
+use insane_datagrams::{DatagramConfig, Datagrams, Streams, station_of, with_streams};
 use insane_datapath::batch::{Outcome, RxBatch, TxBatch};
 use insane_datapath::conformance::{Rig, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::{Address, Datapath, DatapathError};
 use insane_datapath_xdp::{Attach, Filter, Vlan, XdpConfig, XdpDatapath};
 use insane_netstack::Prefix;
-use insane_tests_namespaces::leave_tags;
+use insane_tests_namespaces::{ethtool, leave_tags};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -25,7 +25,7 @@ const OWN: [[&str; 2]; 2] = [["10.98.0.101/24", "10.98.0.102/24"], ["fd98::101/6
 const PORT: u16 = 7400;
 
 /// A station with an address of its own, in the VLAN of the filter.
-fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
+fn station(on: &XdpConfig, own: &str) -> (XdpDatapath, DatagramConfig) {
     let address: Prefix = own.parse().expect("a prefix");
     let station = station_of(address.address);
     let filter = Filter {
@@ -37,7 +37,23 @@ fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
     };
     let vlan = if let Vlan::Tagged(number) = filter.vlan { Some(number) } else { None };
     let raw = XdpDatapath::new(XdpConfig { filter, ..on.clone() });
-    Datagrams::new(raw, DatagramConfig { address, port: PORT, gateway: None, vlan })
+    (raw, DatagramConfig { address, port: PORT, gateway: None, vlan })
+}
+
+/// Its datagrams.
+fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
+    let (raw, config) = station(on, own);
+    Datagrams::new(raw, config)
+}
+
+/// Frames over its TCP, open.
+fn streams(cable: &Cable, end: usize, on: &XdpConfig, own: &str) -> Streams<XdpDatapath> {
+    cable.0.inside(end, || {
+        let (raw, config) = station(on, own);
+        let (_, mut streams) = with_streams(raw, config);
+        streams.open().unwrap_or_else(|e| panic!("it opens: {e}"));
+        streams
+    })
 }
 
 /// Where the filter may run, in VLAN 7.
@@ -121,6 +137,91 @@ fn conforms_with_jumbo_frames_before_the_stack() {
 fn conforms_in_a_vlan() {
     let Some(cable) = tagged_cable(1500) else { return };
     cable.conform(|| rig(&cable, &in_vlan(Attach::NativeOrGeneric), OWN[0]));
+}
+
+/// Frames over TCP pass the same suite: lost links, peers that start anew, sleepers and all.
+#[test]
+fn streams_conform_over_ipv4_and_ipv6() {
+    for own in OWN {
+        let Some(cable) = Cable::new(1500, 1) else { return };
+        let on = config(Attach::NativeOrGeneric);
+        cable.conform(|| {
+            let [a, b] = [0, 1].map(|end| Box::new(streams(&cable, end, &on, own[end])));
+            let mut rig = Rig { a, b };
+            meet(&mut rig);
+            rig
+        });
+    }
+}
+
+#[test]
+fn streams_conform_with_jumbo_frames_in_a_vlan() {
+    let Some(cable) = tagged_cable(9000) else { return };
+    cable.conform(|| {
+        let [a, b] = [0, 1].map(|end| Box::new(streams(&cable, end, &in_vlan(Attach::Generic), OWN[0][end])));
+        let mut rig = Rig { a, b };
+        meet(&mut rig);
+        rig
+    });
+}
+
+/// The kernel's TCP is a peer as any other, whoever opens the connection, if it speaks as peers do: a record that says where it listens,
+/// and then frames with their lengths.
+#[test]
+fn streams_meet_the_tcp_of_the_kernel() {
+    let Some(cable) = Cable::new(1500, 1) else { return };
+    let mut station = streams(&cable, 1, &config(Attach::NativeOrGeneric), OWN[0][1]);
+    // What a cable of this kind leaves to the interface would otherwise be done by nobody.
+    const WHOLE_CHECKSUMS: u32 = 0x17;
+    cable.0.inside(0, || ethtool(DEVICE, WHOLE_CHECKSUMS, 0)).expect("it can be told");
+    let listener = cable.0.inside(0, || std::net::TcpListener::bind(("10.98.0.1", PORT)).expect("a port"));
+    let record = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let preface = record(&[&b"INSA\x01\x00"[..], &PORT.to_le_bytes()].concat());
+    let (kernel, own) = (Address::Ip(listener.local_addr().expect("it is bound")), station.address());
+    let Some(Address::Ip(own)) = own else { panic!("it is open") };
+    let big = pattern(3, 16_000);
+    let said = [&preface[..], &record(b"first"), &record(&big)].concat();
+    // The kernel connects, sends, and takes what the station says in a connection of its own: it knows of none to that address.
+    let client = cable.0.inside(0, || {
+        std::thread::spawn(move || {
+            use std::io::Write;
+            let mut client = std::net::TcpStream::connect(own).expect("it is taken");
+            client.write_all(&said).expect("it is open");
+            client
+        })
+    });
+    let (mut rx, mut got, start) = (slots(&station), Vec::new(), Instant::now());
+    while got.len() < 2 {
+        station.receive(&mut rx, None);
+        for taken in rx.taken.drain(..) {
+            assert_eq!(taken.from, kernel);
+            got.extend(taken.frames().map(<[u8]>::to_vec));
+            rx.free.push(taken.slot);
+        }
+        assert!(start.elapsed() < PATIENCE, "{} frames came: {:?}", got.len(), station.stream_stats());
+    }
+    assert_eq!(got, [b"first".to_vec(), big.clone()]);
+    // When its connection has ended, the station opens one.
+    drop(client.join().expect("it was sent"));
+    while station.stream_stats().ended == 0 {
+        station.receive(&mut rx, None);
+        assert!(start.elapsed() < PATIENCE, "nobody noticed");
+    }
+    let server = std::thread::spawn(move || {
+        use std::io::Read;
+        let (mut server, peer) = listener.accept().expect("it connects");
+        let mut heard = vec![0; 12 + 4 + 16_000];
+        server.read_exact(&mut heard).expect("all of it");
+        (peer.ip(), heard)
+    });
+    let mut tx = TxBatch::default();
+    tx.frame(kernel, &big, 0);
+    while !server.is_finished() {
+        station.transmit(&mut tx);
+        station.receive(&mut rx, None);
+        assert!(start.elapsed() < PATIENCE, "the kernel does not hear it: {:?}", station.stream_stats());
+    }
+    assert_eq!(server.join().expect("it was heard"), (own.ip(), [preface, record(&big)].concat()));
 }
 
 #[test]

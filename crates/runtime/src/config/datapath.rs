@@ -49,6 +49,48 @@ impl Kind {
     }
 }
 
+/// A way to another host: a kind of datapath, and whether what is reliable goes over its TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Via {
+    /// The datapath.
+    pub kind: Kind,
+    /// Over TCP of the packet engine, rather than in datagrams.
+    pub tcp: bool,
+}
+
+impl Via {
+    /// In datagrams.
+    #[must_use]
+    pub const fn of(kind: Kind) -> Self {
+        Self { kind, tcp: false }
+    }
+
+    /// Over TCP.
+    #[must_use]
+    pub const fn tcp_of(kind: Kind) -> Self {
+        Self { kind, tcp: true }
+    }
+
+    /// Its name in reports and for other hosts. Runtimes that know of no TCP pass over names with it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match (self.kind, self.tcp) {
+            (kind, false) => kind.name(),
+            (Kind::Udp, true) => "udp+tcp",
+            (Kind::Xdp, true) => "xdp+tcp",
+            (Kind::Dpdk, true) => "dpdk+tcp",
+            (Kind::Plugin, true) => "plugin+tcp",
+        }
+    }
+}
+
+impl std::fmt::Display for Via {
+    /// For people.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.kind.name(), if self.tcp { " with TCP" } else { "" })
+    }
+}
+
 /// One `[[network.datapath]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -63,6 +105,8 @@ pub struct Datapath {
     pub port: u16,
     /// The MAC address of its own; empty for one that follows from the IP address.
     pub station: String,
+    /// Whether it also has TCP, at the same port number, by which reliable streams may go.
+    pub tcp: bool,
     /// Who passes packets on to hosts of other networks; empty: they are not reached.
     pub gateway: String,
     /// The VLAN in which it is, 1 to 4094; 0 for frames without a tag.
@@ -115,6 +159,7 @@ impl Default for Datapath {
             address: String::new(),
             port: 7400,
             station: String::new(),
+            tcp: false,
             gateway: String::new(),
             vlan: 0,
             mtu: 0,
@@ -141,6 +186,19 @@ pub struct Policy {
     pub when: String,
     /// The datapaths to be used, the best first; the last is `udp`.
     pub datapaths: Vec<Kind>,
+    /// What makes streams reliable that ask for it: `reliable`, `tcp`.
+    pub transport: Transport,
+}
+
+/// What makes a stream reliable between hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// The runtime's own.
+    #[default]
+    Reliable,
+    /// TCP of a datapath that has it ([`Datapath::tcp`]), below the runtime's own.
+    Tcp,
 }
 
 /// The most datapaths beside UDP.
@@ -386,6 +444,11 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
     }
     for (at, row) in network.policy.iter().enumerate() {
         let key = |key: &str| format!("network.policy[{at}].{key}");
+        let has_tcp = |one: &Datapath| one.tcp && row.datapaths.contains(&one.kind);
+        if row.transport == Transport::Tcp && !all.iter().any(has_tcp) {
+            let takes = "reliable, or tcp if a network.datapath of a kind that the row names has tcp = true";
+            return Err(ConfigError::Value { key: key("transport"), value: "\"tcp\"".into(), takes });
+        }
         if row.datapaths.last() != Some(&Kind::Udp) {
             let value = format!("{:?}", row.datapaths.iter().map(|kind| kind.name()).collect::<Vec<_>>());
             let takes = "a list that ends with \"udp\", which is always there";
@@ -407,6 +470,30 @@ mod tests {
 
     fn parse(rest: &str) -> Result<Config, String> {
         Config::parse(&format!("[network]\nlisten = \"10.0.0.2:7400\"\n{rest}")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn tcp_is_asked_for_where_there_is_some() {
+        let row = |kinds: &str, transport: &str| {
+            let first =
+                format!("when = \"reliability=reliable\"\ndatapaths = [{kinds}]\ntransport = \"{transport}\"\n");
+            format!("[[network.policy]]\n{first}[[network.policy]]\ndatapaths = [\"udp\"]\n")
+        };
+        let tcp = format!("{ONE}tcp = true\n");
+        let both = parse(&(tcp.clone() + &row("\"xdp\", \"udp\"", "tcp"))).unwrap();
+        let network = both.network.as_ref().unwrap();
+        assert!(network.datapath[0].tcp && network.policy[0].transport == super::Transport::Tcp);
+        assert_eq!(Config::parse(&both.to_toml()).unwrap(), both);
+        assert!(!parse(ONE).unwrap().network.unwrap().datapath[0].tcp, "it costs nothing unless it is asked for");
+        for (datapath, kinds) in
+            [(ONE, "\"xdp\", \"udp\""), (&tcp, "\"dpdk\", \"udp\""), (&tcp, "\"udp\""), ("", "\"udp\"")]
+        {
+            let error = parse(&(datapath.to_owned() + &row(kinds, "tcp"))).unwrap_err();
+            assert!(error.contains("network.policy[0].transport") && error.contains("tcp = true"), "{error}");
+            assert!(parse(&(datapath.to_owned() + &row(kinds, "reliable"))).is_ok());
+        }
+        let error = parse(&(tcp + &row("\"xdp\", \"udp\"", "sctp"))).unwrap_err();
+        assert!(error.contains("sctp") && error.contains("`reliable` or `tcp`"), "{error}");
     }
 
     #[test]

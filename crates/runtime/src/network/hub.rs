@@ -760,7 +760,7 @@ impl Hub {
         while let Ok(order) = self.ends.inbox.try_recv() {
             match order {
                 ToNetwork::Stop => self.stopping = true,
-                ToNetwork::Opened(number, port, chosen) => self.opened(number, *port, chosen),
+                ToNetwork::Opened(ports, chosen) => self.opened(ports, &chosen),
                 ToNetwork::Found(address) => self.found(address),
                 ToNetwork::Gone(address) => self.gone(address),
                 ToNetwork::Announce(sink) => {

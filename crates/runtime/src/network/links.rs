@@ -455,7 +455,7 @@ impl Hub {
                     let s = lane.path.stats();
                     let hold = h.lanes.steadiness(port).and_then(Steadiness::hold).map_or(0, |(_, hold)| hold.as_millis() as u64);
                     json!({
-                        "hold_ms": hold, "datapath": self.ports[port].kind.name(), "address": lane.address.to_string(),
+                        "hold_ms": hold, "datapath": self.ports[port].via().name(), "address": lane.address.to_string(),
                         "connected": lane.path.is_connected(), "flows_out": flows(port), "rtt_us": s.rtt_us,
                         "sent_frames": s.sent_frames, "received_frames": s.received_frames, "lost_frames": s.lost_frames,
                         "connections": s.connections, "frame_bytes": s.frame_bytes, "most_frame_bytes": s.most_frame_bytes,
@@ -480,7 +480,7 @@ impl Hub {
         let stats = |port: &Port| {
             let d = port.datapath.stats();
             json!({
-                "name": port.kind.name(), "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
+                "name": port.via().name(), "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
                 "overruns": d.overruns, "dropped": d.dropped, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy, "lent": port.loans.out(),
             })
         };

@@ -97,8 +97,8 @@ pub(crate) enum ToNetwork {
     Withdraw(SinkId),
     /// Nobody has a stream of a domain open any more: what did not fit it may fit what comes.
     StreamClosed(String, String),
-    /// A datapath is open again, or at last: its port, and what was chosen.
-    Opened(usize, Box<ports::Port>, String),
+    /// A datapath is open again, or at last: its ports with their numbers, and what was chosen.
+    Opened(Vec<(usize, ports::Port)>, String),
     /// The directory has found a host.
     Found(SocketAddr),
     /// The directory has it no more.
@@ -369,7 +369,7 @@ impl Network {
     /// By what a datapath is captured, and what is known of it; `None` if none of this kind is open.
     pub(crate) fn tap(&self, kind: &str) -> Option<(tap::Control, ports::State)> {
         let open = |state: ports::State| Some((state.tap.clone()?, state));
-        self.datapaths().into_iter().filter(|state| state.kind.name() == kind).find_map(open)
+        self.datapaths().into_iter().filter(|state| state.via.name() == kind).find_map(open)
     }
 
     /// The counters of one of the network's sessions.

@@ -6,7 +6,7 @@
 //! have; of a best-effort flow it is unconfirmed. The two ends may find out in any order that a path is lost: a reliable heir
 //! is given nothing before the first flow is done, and a flow that is not accepted yet does not move but with its path.
 
-use crate::config::Kind;
+use crate::config::{Kind, Via};
 use crate::core::Conn;
 use crate::network::FromNetwork;
 use crate::network::damping::Holds;
@@ -15,7 +15,7 @@ use crate::network::hub::Hub;
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::marked::Looker;
 use crate::network::ports::Port;
-use crate::policy::{self, Choice, Standing};
+use crate::policy::{Choice, Standing};
 use crate::rebind::{Asked, Refusal};
 use insane_datapath::Address;
 use insane_transport::Path;
@@ -68,8 +68,8 @@ impl Hub {
     /// What other hosts are told of this one's datapaths beside UDP.
     pub(crate) fn reach(&self) -> Vec<wire::Reach> {
         let beside = self.ports.iter().skip(HOME + 1);
-        let told = beside.filter_map(|port| Some((port.kind, port.datapath.address()?)));
-        told.map(|(kind, address)| wire::Reach { kind: kind.name().into(), address: address.to_string() }).collect()
+        let told = beside.filter_map(|port| Some((port.via(), port.datapath.address()?)));
+        told.map(|(way, address)| wire::Reach { kind: way.name().into(), address: address.to_string() }).collect()
     }
 
     /// A host has said how it is reached: paths are sought over what both have, and others given up.
@@ -102,6 +102,8 @@ impl Hub {
         config.copy_bytes = self.ports[port].copies_up_to(limit);
         // What is larger than its interface takes does not come in here, and nobody says so to who sent it.
         config.max_frame = u32::try_from(can.max_frame).unwrap_or(u32::MAX);
+        // How much the network carries TCP finds out.
+        config.dedicated |= self.ports[port].via().tcp;
         let seed = insane_wire::id::SessionId::random().0 as u64;
         self.hosts[host].lanes.put(port, address, Path::new(config, seed, now), now);
         self.by_address.insert(port, address, host);
@@ -109,14 +111,14 @@ impl Hub {
 
     /// The address at which a host is reached over a port, of the same kind and family: the first that it names.
     fn counterpart(&self, port: usize, reach: &[wire::Reach]) -> Option<Address> {
-        let (kind, own) = (self.ports[port].kind, self.ports[port].datapath.address()?);
+        let (way, own) = (self.ports[port].via(), self.ports[port].datapath.address()?);
         let Address::Ip(own) = own else { return None };
         let at = |one: &wire::Reach| one.address.parse::<SocketAddr>().ok();
         let fits = |to: &SocketAddr| {
             let special = to.ip().is_unspecified() || to.ip().is_multicast() || to.ip().is_loopback();
             to.is_ipv4() == own.is_ipv4() && *to != own && to.port() != 0 && !special
         };
-        reach.iter().filter(|one| one.kind == kind.name()).filter_map(at).find(fits).map(Address::Ip)
+        reach.iter().filter(|one| one.kind == way.name()).filter_map(at).find(fits).map(Address::Ip)
     }
 
     /// A host is not reached over a port any more.
@@ -145,14 +147,15 @@ impl Hub {
         takes && lanes.is_up(port)
     }
 
-    /// What this host and another have of a kind of datapath.
-    fn standing(&self, host: usize, kind: Kind, whose: Whose) -> Standing {
-        let (mut here, mut there, mut held) = (kind == Kind::Udp, kind == Kind::Udp, false);
-        let of = |one: &Port| one.kind == kind;
-        for (port, one) in self.ports.iter().enumerate().filter(|(_, one)| of(one) && one.absent.is_none()) {
+    /// What this host and another have of a kind of datapath, or of TCP over it.
+    fn standing(&self, host: usize, way: Via, whose: Whose) -> Standing {
+        let home = way == Via::of(Kind::Udp);
+        let (mut here, mut there, mut held) = (home, home, false);
+        let of = |one: &Port| one.via() == way;
+        for (port, _) in self.ports.iter().enumerate().filter(|(_, one)| of(one) && one.absent.is_none()) {
             here = true;
             there |= self.hosts[host].lanes.get(port).is_some();
-            if one.kind == Kind::Udp || self.is_open_to(whose, host, port) {
+            if home || self.is_open_to(whose, host, port) {
                 return Standing::Connected;
             }
             held |= self.hosts[host].lanes.is_up(port);
@@ -161,18 +164,20 @@ impl Hub {
             return Standing::Held;
         }
         let absent = self.ports.iter().filter(|one| of(one)).find_map(|one| one.absent.as_deref());
-        let why = absent.unwrap_or("network.datapath names none");
+        let none = if way.tcp { "no such network.datapath has tcp = true" } else { "network.datapath names none" };
+        let why = absent.unwrap_or(none);
         Standing::of(if here { Ok(()) } else { Err(why) }, there, false)
     }
 
     /// What a stream of this QoS gets towards a host now.
     pub(crate) fn choose(&self, host: usize, stream: &str, qos: Qos, whose: Whose) -> Choice {
-        let name = &self.hosts[host].name;
-        let asked = self.requests.kind(stream, name);
-        if let Some(kind) = asked.filter(|kind| self.standing(host, *kind, whose) == Standing::Connected) {
-            return policy::Table::asked(kind, qos, name);
+        let names = (self.own_name.as_str(), self.hosts[host].name.as_str());
+        let standing = |way: Via| self.standing(host, way, whose);
+        let asked = self.requests.kind(stream, names.1);
+        if let Some(kind) = asked.filter(|kind| standing(Via::of(*kind)) == Standing::Connected) {
+            return self.table.asked(kind, qos, names, standing);
         }
-        self.table.choose(qos, (&self.own_name, &self.hosts[host].name), |kind| self.standing(host, kind, whose))
+        self.table.choose(qos, names, standing)
     }
 
     /// Moves what an operator wants moved, and answers.
@@ -205,7 +210,8 @@ impl Hub {
         }
         let why_not = |(host, _): &(usize, usize)| {
             let kind = asked.kind?;
-            self.standing(*host, kind, Whose::New).why_not(kind, (&self.own_name, &self.hosts[*host].name))
+            self.standing(*host, Via::of(kind), Whose::New)
+                .why_not(Via::of(kind), (&self.own_name, &self.hosts[*host].name))
         };
         if let Some(why) = flows.iter().find_map(why_not) {
             return Err((Code::NotFound, why));
@@ -229,32 +235,37 @@ impl Hub {
     }
 
     /// The port of a choice: of several a steady one.
-    pub(crate) fn port_of(&self, host: usize, kind: Kind, whose: Whose) -> usize {
-        let open = |(port, one): &(usize, &Port)| one.kind == kind && self.is_open_to(whose, host, *port);
+    pub(crate) fn port_of(&self, host: usize, way: Via, whose: Whose) -> usize {
+        let open = |(port, one): &(usize, &Port)| one.via() == way && self.is_open_to(whose, host, *port);
         let all = self.ports.iter().enumerate().filter(open).map(|(port, _)| port);
         all.min_by_key(|port| self.hosts[host].lanes.is_held(*port)).unwrap_or(HOME)
     }
 
     /// Whether a better datapath than those that stand is about to: what has just been offered is worth waiting for.
     pub(crate) fn is_coming(&self, host: usize, qos: Qos, now: Duration) -> bool {
-        let better = self.table.datapaths(qos).iter();
-        let better = better.take_while(|kind| !matches!(self.standing(host, **kind, Whose::New), Standing::Connected));
-        let coming = |kind: &Kind| {
-            let ports = self.ports.iter().enumerate().filter(|(_, one)| one.kind == *kind);
+        let better = self.table.ways(qos);
+        let mut better = better.take_while(|way| !matches!(self.standing(host, *way, Whose::New), Standing::Connected));
+        let coming = |way: Via| {
+            let ports = self.ports.iter().enumerate().filter(|(_, one)| one.via() == way);
             ports.into_iter().any(|(port, _)| self.hosts[host].lanes.is_coming(port, now))
         };
         // What it has just offered was not looked at yet.
         let offered = self.hosts[host].offers.as_ref();
-        let news = |kind: &Kind| {
-            let here = self.ports.iter().any(|port| port.kind == *kind && port.absent.is_none());
-            here && offered.is_some_and(|reach| reach.iter().any(|one| one.kind == kind.name()))
+        let news = |way: Via| {
+            let here = self.ports.iter().any(|port| port.via() == way && port.absent.is_none());
+            here && offered.is_some_and(|reach| reach.iter().any(|one| one.kind == way.name()))
         };
-        better.into_iter().any(|kind| coming(kind) || news(kind))
+        better.any(|way| coming(way) || news(way))
     }
 
     /// The connection over a path beside the home stands.
     pub(crate) fn lane_connected(&mut self, host: usize, lane: usize, now: Duration) {
         self.log_lane(host, lane, "path connected");
+        if self.ports[lane].via().tcp {
+            // No more than a connection takes, so that frames for one host never wait for room with those for others behind them.
+            let holds = self.ports[lane].datapath.capabilities().holds as u64;
+            self.hosts[host].lanes.path(lane).into_iter().for_each(|path| path.set_room(holds));
+        }
         let held = self.hosts[host].lanes.stands(lane, now, Holds::new(&self.settings));
         self.rebind_all(host, now);
         if held {
@@ -290,12 +301,12 @@ impl Hub {
     fn log_lane(&self, host: usize, lane: usize, what: &str) {
         let one = &self.hosts[host];
         let address = one.lanes.get(lane).map(|lane| lane.address.to_string()).unwrap_or_default();
-        tracing::info!(host = one.name, datapath = self.ports[lane].kind.name(), address, "{what}");
+        tracing::info!(host = one.name, datapath = self.ports[lane].via().name(), address, "{what}");
     }
 
     /// It has become known what passes over a path. Whoever looks after the network is to hear of it: the interfaces say otherwise.
     pub(crate) fn log_size(&self, host: usize, lane: usize, passes: usize, most: usize) {
-        let (name, datapath) = (&self.hosts[host].name, self.ports[lane].kind.name());
+        let (name, datapath) = (&self.hosts[host].name, self.ports[lane].via().name());
         let words = size_in_words((name, datapath), passes, most);
         if passes < most {
             tracing::warn!(host = name, datapath, "{words}");
@@ -321,9 +332,9 @@ impl Hub {
         let (qos, from) = (flow.about.qos.unwrap_or_default(), flow.number.lane);
         let whose = if asked { Whose::New } else { Whose::Running(from) };
         let choice = self.choose(host, &flow.about.stream, qos, whose);
-        let to = self.port_of(host, choice.kind, whose);
+        let to = self.port_of(host, choice.via, whose);
         // One of two of a kind is as good as the other, as long as it stands.
-        if to != from && (self.ports[from].kind != choice.kind || !one.lanes.is_up(from)) {
+        if to != from && (self.ports[from].via() != choice.via || !one.lanes.is_up(from)) {
             self.rebind(host, at, to, now);
         }
     }
@@ -339,7 +350,7 @@ impl Hub {
             let took = now.saturating_sub(since);
             one.move_times.note(took);
             tracing::info!(
-                host = one.name, stream = flow.about.stream, epoch = %flow.epoch, to = self.ports[flow.number.lane].kind.name(),
+                host = one.name, stream = flow.about.stream, epoch = %flow.epoch, to = self.ports[flow.number.lane].via().name(),
                 took_us = took.as_micros(), "stream has moved"
             );
         }
@@ -356,8 +367,8 @@ impl Hub {
         // If it had not come here yet it has been on its way since it left.
         let since = flow.moving.unwrap_or(now);
         tracing::info!(
-            host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].kind.name(),
-            to = self.ports[to].kind.name(), "stream moves"
+            host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].via().name(),
+            to = self.ports[to].via().name(), "stream moves"
         );
         let is_up = one.lanes.is_up(flow.number.lane);
         let said = wire::Source { gone: !is_up, ..about.clone() };

@@ -1,11 +1,12 @@
 //! The datapaths that the runtime has: opened as the configuration says, one after the other. What cannot be opened is absent, with
 //! the reason, and keeps its place: it may come later (`reopen`). Only kernel UDP must be there.
 
-use crate::config::{self, Kind, Mode};
+use crate::config::{self, Kind, Mode, Via};
 use crate::network::control::Sources;
 use crate::network::hub::HANDFUL;
+use crate::network::lanes::HOME;
 use crate::network::scatter::Loans;
-use insane_datagrams::{DatagramConfig, Datagrams};
+use insane_datagrams::{DatagramConfig, Datagrams, with_streams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
@@ -87,6 +88,8 @@ impl Looks {
 /// A datapath that is open, with what is on its way through it.
 pub(crate) struct Port {
     pub(crate) kind: Kind,
+    /// It is the TCP of a device, whose datagrams go by the port of this number.
+    pub(crate) over: Option<usize>,
     pub(crate) datapath: Box<dyn Datapath>,
     /// By which it is captured.
     pub(crate) tap: Control,
@@ -125,7 +128,7 @@ pub(crate) struct Apart {
 
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Port").field("kind", &self.kind).field("absent", &self.absent).finish_non_exhaustive()
+        f.debug_struct("Port").field("way", &self.via()).field("absent", &self.absent).finish_non_exhaustive()
     }
 }
 
@@ -198,7 +201,7 @@ impl Datapath for Nothing {
 /// What became of a datapath that the configuration names, for reports.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
-    pub(crate) kind: Kind,
+    pub(crate) via: Via,
     pub(crate) interface: String,
     pub(crate) address: String,
     /// What was chosen when it was opened, or why it is absent.
@@ -226,8 +229,8 @@ pub(crate) fn note(states: &States, port: usize, change: impl FnOnce(&mut State)
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.is {
-            Ok(_) => write!(f, "{} is", self.kind.name()),
-            Err(why) => write!(f, "{} is absent: {why}", self.kind.name()),
+            Ok(_) => write!(f, "{} is", self.via.name()),
+            Err(why) => write!(f, "{} is absent: {why}", self.via.name()),
         }
     }
 }
@@ -246,7 +249,7 @@ impl State {
             json!({"by": by, "seconds": age.as_secs(), "frames": counts.captured, "dropped": counts.dropped})
         });
         json!({
-            "kind": self.kind.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
+            "kind": self.via.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
             "reason": self.is.as_ref().err(), "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
         })
     }
@@ -274,6 +277,7 @@ impl Port {
         let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
         Self {
             kind,
+            over: None,
             datapath,
             tap,
             rx,
@@ -324,14 +328,25 @@ impl Port {
     /// Up to how many bytes payload is copied into frames of so many; longer ones, and their parts, the datapath copies once from where
     /// they lie, to where it sends from, or sends from there.
     ///
-    /// Not over kernel UDP: it takes a list of pieces, and copies many small ones badly (ADR 11). Nor over what reads on after it has
-    /// returned.
+    /// Not over kernel UDP: it takes a list of pieces, and copies many small ones badly (ADR 11). Nor over TCP, whose records are put
+    /// together first, or what reads on after it has returned.
     pub(crate) fn copies_up_to(&self, frame_limit: usize) -> u32 {
-        if self.kind == Kind::Udp || self.datapath.capabilities().foreign == Foreign::InPlace {
+        let foreign = self.datapath.capabilities().foreign;
+        if self.kind == Kind::Udp || self.over.is_some() || foreign == Foreign::InPlace {
             return u32::MAX;
         }
         // Of what is shorter than half a frame several share one.
         u32::try_from(frame_limit / 2).map_or(u32::MAX, |half| half.max(LEAST_APART))
+    }
+
+    /// As the TCP of a device, if there is the number of its port.
+    pub(crate) fn over(self, over: Option<usize>) -> Self {
+        Self { over, ..self }
+    }
+
+    /// What it is a way over.
+    pub(crate) const fn via(&self) -> Via {
+        Via { kind: self.kind, tcp: self.over.is_some() }
     }
 
     /// Why it must be opened afresh, if it must.
@@ -352,8 +367,13 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
     Ok(datapath)
 }
 
-/// What was opened: the datapath, by what it is captured, and what was chosen.
-type Opened = (Box<dyn Datapath>, Control, String);
+/// What was opened: the datapath, its TCP if that was asked for, by what both are captured, and what was chosen.
+struct Opened {
+    datagrams: Box<dyn Datapath>,
+    streams: Option<Box<dyn Datapath>>,
+    tap: Control,
+    chosen: String,
+}
 
 /// Opens raw frames with the packet engine over them, and a tap between the two; `chosen` says what was, once they are open.
 fn with_engine<R: RawDatapath + 'static>(
@@ -363,12 +383,22 @@ fn with_engine<R: RawDatapath + 'static>(
     chosen: impl FnOnce(&R) -> String,
 ) -> Result<Opened, DatapathError> {
     let gateway = settings.gateway.parse().ok();
-    let mut datapath =
-        Datagrams::new(Tap::new(raw), DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() });
-    datapath.open()?;
-    let (mut chosen, tap) = (chosen(datapath.raw().inner()), datapath.raw().control());
+    let config = DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() };
+    let (raw, ask) = (Tap::new(raw), |raw: &Tap<R>| (chosen(raw.inner()), raw.control()));
+    let (datagrams, streams, (mut chosen, tap)): (Box<dyn Datapath>, Option<Box<dyn Datapath>>, _) = if settings.tcp {
+        let (mut datagrams, mut streams) = with_streams(raw, config);
+        datagrams.open()?;
+        streams.open()?;
+        let asked = datagrams.with_raw(ask);
+        (Box::new(datagrams), Some(Box::new(streams)), asked)
+    } else {
+        let mut datagrams = Datagrams::new(raw, config);
+        datagrams.open()?;
+        let asked = ask(datagrams.raw());
+        (Box::new(datagrams), None, asked)
+    };
     settings.tag().into_iter().for_each(|vlan| chosen += &format!("; in VLAN {vlan}"));
-    Ok((Box::new(datapath), tap, chosen))
+    Ok(Opened { datagrams, streams, tap, chosen })
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
@@ -475,36 +505,54 @@ pub(crate) struct Opening {
     pub(crate) settings: config::Datapath,
     /// Its place among those of the configuration.
     pub(crate) at: usize,
+    /// The number of the port for its TCP, if it has that.
+    pub(crate) tcp: Option<usize>,
     pub(crate) one_domain: bool,
     pub(crate) over: Over,
 }
 
 impl Opening {
-    /// Opens it. Returns the port, and what was chosen.
+    /// The numbers of its ports: for datagrams, and for TCP.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
+        [Some(self.at + 1), self.tcp].into_iter().flatten()
+    }
+
+    /// The ports for when it is absent, and why.
+    fn absent(&self, why: &str) -> Vec<(usize, Port)> {
+        let over = |number| (number != self.at + 1).then_some(self.at + 1);
+        let absent = |number| Port::absent(self.settings.kind, why.to_owned()).over(over(number));
+        self.numbers().map(|number| (number, absent(number))).collect()
+    }
+
+    /// Opens it. Returns its ports with their numbers, and what was chosen.
     ///
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
-    pub(crate) fn open(&self) -> Result<(Port, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over } = self;
+    pub(crate) fn open(&self) -> Result<(Vec<(usize, Port)>, String), DatapathError> {
+        let Self { settings: one, at, one_domain, over, .. } = self;
         // Asked for first: if it is made again meanwhile, that is found.
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
-        let (datapath, tap, chosen) = match one.kind {
+        let Opened { datagrams, streams, tap, chosen } = match one.kind {
             Kind::Dpdk => dpdk(one, *at, *one_domain, on.as_ref())?,
             Kind::Plugin => plugin(one)?,
             _ => xdp(one, *one_domain)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-        let mut port = Port::tapped(one.kind, put_over(over, one.kind, datapath), tap);
+        let tcp = streams.zip(self.tcp).map(|(streams, number)| {
+            let port = Port::tapped(one.kind, put_over(over, one.kind, streams), tap.clone());
+            (number, port.over(Some(*at + 1)))
+        });
+        let mut port = Port::tapped(one.kind, put_over(over, one.kind, datagrams), tap);
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
         port.may_lend = if one.lend && *one_domain { port.may_lend } else { 0 };
         port.interface = on;
-        Ok((port, chosen))
+        Ok(([(*at + 1, port)].into_iter().chain(tcp).collect(), chosen))
     }
 }
 
-/// What was opened: a port for each datapath that the configuration names, kernel UDP first, what became of each, and how to open
-/// those beside it again.
+/// What was opened: a port for each datapath that the configuration names, kernel UDP first, then one for the TCP of each that has it;
+/// what became of each, and how to open those beside kernel UDP again.
 pub(crate) struct All {
     pub(crate) ports: Vec<Port>,
     pub(crate) states: Vec<State>,
@@ -520,24 +568,41 @@ pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) ->
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
     let home = Port::new(Kind::Udp, put_over(over, Kind::Udp, Box::new(home)));
     let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
-    let state = State { kind: Kind::Udp, interface, address, is, tap, losses: 0, tries: 0, lost: None };
+    let state = State { via: Via::of(Kind::Udp), interface, address, is, tap, losses: 0, tries: 0, lost: None };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
+    // Those for TCP come after all others.
+    let mut next = HOME + 1 + settings.datapath.len();
+    let mut with_tcp = Vec::new();
     for (at, one) in settings.datapath.iter().enumerate() {
-        let opening = Opening { settings: one.clone(), at, one_domain, over: over.clone() };
-        let (port, is) = match opening.open() {
-            Ok((port, chosen)) => (port, Ok(chosen)),
+        let tcp = one.tcp.then_some(next);
+        next += usize::from(one.tcp);
+        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone() };
+        let (ports, is) = match opening.open() {
+            Ok((ports, chosen)) => (ports, Ok(chosen)),
             Err(e) => {
                 let reason = e.to_string();
                 tracing::warn!(kind = one.kind.name(), interface = one.place(), reason, "datapath absent");
-                (Port::absent(one.kind, reason.clone()), Err(reason))
+                (opening.absent(&reason), Err(reason))
             }
         };
-        let (interface, address) = (one.place().to_owned(), one.address.clone());
-        let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
-        all.states.push(State { kind: one.kind, interface, address, is, tap, losses: 0, tries, lost: None });
-        all.ports.push(port);
+        for (_, port) in ports {
+            let (interface, address, via) = (one.place().to_owned(), one.address.clone(), port.via());
+            let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
+            // What goes over TCP is captured with the datagrams, as both leave: once.
+            let tap = tap.filter(|_| !via.tcp);
+            let state = State { via, interface, address, is: is.clone(), tap, losses: 0, tries, lost: None };
+            if via.tcp {
+                with_tcp.push((port, state));
+            } else {
+                all.ports.push(port);
+                all.states.push(state);
+            }
+        }
         all.openings.push(opening);
     }
+    let (ports, states): (Vec<_>, Vec<_>) = with_tcp.into_iter().unzip();
+    all.ports.extend(ports);
+    all.states.extend(states);
     Ok(all)
 }
 

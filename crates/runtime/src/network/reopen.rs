@@ -12,7 +12,7 @@
 use crate::config::Kind;
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
-use crate::network::ports::{Interface, Opening, Port, States, note};
+use crate::network::ports::{Interface, Opening, Port, State, States, note};
 use crate::network::{Bell, ToNetwork};
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
@@ -86,7 +86,7 @@ fn serve(
     (to, bell): &(Sender<ToNetwork>, Bell),
     orders: &Receiver<Order>,
 ) {
-    let (start, number) = (Instant::now(), opening.at + 1);
+    let start = Instant::now();
     let interface =
         Some(&opening.settings.interface).filter(|name| !name.is_empty()).and_then(|name| Interface::new(name));
     let there = || interface.as_ref().and_then(Interface::now);
@@ -113,27 +113,23 @@ fn serve(
         }
         rhythm.try_at(now, index);
         match opening.open() {
-            Ok((port, chosen)) => {
+            Ok((ports, chosen)) => {
                 absent = false;
-                if to.send(ToNetwork::Opened(number, Box::new(port), chosen)).is_err() {
+                if to.send(ToNetwork::Opened(ports, chosen)).is_err() {
                     return;
                 }
                 bell.ring();
             }
             Err(e) => {
                 let reason = e.to_string();
-                note(states, number, |state| {
+                let failed = |state: &mut State| {
                     state.tries += 1;
                     if state.is.as_ref().err() != Some(&reason) {
-                        tracing::warn!(
-                            kind = state.kind.name(),
-                            interface = state.interface,
-                            reason,
-                            "datapath absent"
-                        );
+                        tracing::warn!(kind = state.via.name(), interface = state.interface, reason, "datapath absent");
                     }
-                    state.is = Err(reason);
-                });
+                    state.is = Err(reason.clone());
+                };
+                opening.numbers().for_each(|number| note(states, number, failed));
             }
         }
     }
@@ -180,15 +176,30 @@ impl Hub {
         }
     }
 
-    /// A port does not work any more: its streams go elsewhere, and it is opened anew.
+    /// A port does not work any more, nor does what else is over its device: streams go elsewhere, and the device is opened anew.
     pub(crate) fn port_lost(&mut self, number: usize, why: String, now: Duration) {
-        let kind = self.ports[number].kind;
-        tracing::warn!(kind = kind.name(), why, "datapath lost");
+        let device = self.device_of(number);
+        for number in (0..self.ports.len()).filter(|number| self.device_of(*number) == device).collect::<Vec<_>>() {
+            if self.ports[number].absent.is_none() {
+                self.take_down(number, why.clone(), now);
+            }
+        }
+        self.order(device, Order::Open);
+    }
+
+    /// The port of a device's datagrams, of a port over that device.
+    fn device_of(&self, number: usize) -> usize {
+        self.ports.get(number).and_then(|port| port.over).unwrap_or(number)
+    }
+
+    fn take_down(&mut self, number: usize, why: String, now: Duration) {
+        let (kind, over) = (self.ports[number].kind, self.ports[number].over);
+        tracing::warn!(kind = self.ports[number].via().name(), why, "datapath lost");
         note(&self.states, number, |state| {
             state.losses += 1;
             (state.is, state.tap, state.tries, state.lost) = (Err(why.clone()), None, 0, Some(why.clone()));
         });
-        let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why));
+        let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why).over(over));
         self.domains.iter_mut().for_each(|domain| domain.borrow_no_more(port.lender));
         for host in 0..self.hosts.len() {
             self.hosts[host].lanes.path(number).into_iter().for_each(|path| path.disconnect(now));
@@ -203,12 +214,11 @@ impl Hub {
         }
         self.retired.push(Retired { number, port });
         self.tend_retired();
-        self.order(number, Order::Open);
     }
 
     fn order(&self, number: usize, order: Order) {
         // It ends after this side alone.
-        let opener = number.checked_sub(HOME + 1).and_then(|at| self.openers.get(at));
+        let opener = self.device_of(number).checked_sub(HOME + 1).and_then(|at| self.openers.get(at));
         if let Some(opener) = opener {
             let _ = opener.send(order);
         }
@@ -252,22 +262,28 @@ impl Hub {
         }
     }
 
-    /// A port is open again, or at last: it is sought by and for all hosts that have its kind, and streams come to it as paths stand.
-    pub(crate) fn opened(&mut self, number: usize, port: Port, chosen: String) {
+    /// Ports are open again, or at last: they are sought by and for all hosts that have their kinds, and streams come to them as paths
+    /// stand.
+    pub(crate) fn opened(&mut self, ports: Vec<(usize, Port)>, chosen: &str) {
         let now = self.now();
-        tracing::info!(kind = port.kind.name(), chosen, "datapath is back");
-        note(&self.states, number, |state| {
-            (state.is, state.tap, state.tries) = (Ok(chosen), Some(port.tap.clone()), 0);
-        });
-        self.ports[number] = port;
-        self.lend_out(number);
-        self.tell_limits(number);
+        let mut numbers = Vec::new();
+        for (number, port) in ports {
+            tracing::info!(kind = port.via().name(), chosen, "datapath is back");
+            note(&self.states, number, |state| {
+                let tap = (!port.via().tcp).then(|| port.tap.clone());
+                (state.is, state.tap, state.tries) = (Ok(chosen.to_owned()), tap, 0);
+            });
+            self.ports[number] = port;
+            self.lend_out(number);
+            self.tell_limits(number);
+            numbers.push(number);
+        }
         self.pass_on();
         for host in 0..self.hosts.len() {
             // Others say how they are reached with their next connection.
             if self.hosts[host].is_connected() {
                 let reach = std::mem::take(&mut self.hosts[host].reach);
-                self.offered_by(number, host, &reach, now);
+                numbers.iter().for_each(|number| self.offered_by(*number, host, &reach, now));
                 self.hosts[host].reach = reach;
                 let hello = self.hello();
                 self.hosts[host].say(Body::Hello(hello), &mut self.underway);

@@ -89,7 +89,7 @@ impl Hub {
             protocol: HOST_PROTOCOL,
             host: self.own_name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            datapaths: open.map(|port| port.kind.name().into()).collect(),
+            datapaths: open.map(|port| port.via().name().into()).collect(),
             run: self.run.to_le_bytes().to_vec(),
             reach: self.reach(),
         }
@@ -445,7 +445,7 @@ impl Hub {
         if (strict || announced.strict) && !choice.effective.reasons.is_empty() {
             return self.refuse(at, (link, source), (sink, epoch), host, choice.effective);
         }
-        let lane = self.port_of(host, choice.kind, Whose::New);
+        let lane = self.port_of(host, choice.via, Whose::New);
         let reliable = announced.qos.unwrap_or_default().reliability() == Reliability::Reliable;
         let domain = &mut self.domains[at];
         let fits = domain.intakes[link].as_ref().is_some_and(|l| l.stream == announced.stream);

@@ -49,7 +49,7 @@ impl When {
         Some(Self(fields))
     }
 
-    fn fits(&self, qos: &Qos) -> bool {
+    pub(super) fn fits(&self, qos: &Qos) -> bool {
         self.0.iter().all(|(field, value)| field.of(qos) == *value)
     }
 }

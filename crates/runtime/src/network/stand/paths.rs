@@ -3,6 +3,7 @@
 use super::sources::{Speaker, announce};
 use super::tests::{attached, source, word};
 use super::*;
+use crate::config::Via;
 use crate::network::lanes::{HOME, Lanes};
 use crate::network::moves::Whose;
 use crate::rebind::Asked;
@@ -193,7 +194,7 @@ fn a_datapath_that_comes_back_has_its_streams_again() {
             pass(&mut stand, &mut []);
             let before = stand.heard.len();
             let port = besides[0].port(own);
-            stand.hub.opened(1, port, "it is back".into());
+            stand.hub.opened(vec![(1, port)], "it is back");
             // How long it takes depends on how often the datapath was lost.
             for _ in 0..if late { 4 << round } else { 8 << round } {
                 pass(&mut stand, &mut besides);
@@ -396,7 +397,7 @@ fn who_opens_a_stream_asks_for_a_move_or_restarts_does_not_wait_for_what_flaps()
         let mut lanes = open_lanes(&stand);
         lanes.sort_unstable();
         assert_eq!(lanes, [HOME, 1], "{number}: it opens");
-        assert_eq!(stand.hub.choose(0, "any", accelerated(), Whose::New).kind, Kind::Xdp, "and under strict");
+        assert_eq!(stand.hub.choose(0, "any", accelerated(), Whose::New).via, Via::of(Kind::Xdp), "and under strict");
     }
 }
 
