@@ -135,6 +135,9 @@ fn network(network: &Value) -> Outcome {
             say!("    captured by {} for {seconds} s: {frames} frames, {dropped} dropped", text(capture, "by"));
         }
     }
+    for t in list(network, "threads") {
+        say!("  thread {}: {}", text(t, "name"), text(t, "text"));
+    }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));

@@ -34,6 +34,7 @@ pub mod memory;
 pub mod pcapng;
 pub mod raw;
 pub mod tap;
+pub mod thread;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -25,6 +25,7 @@
 //! | `scatter` | large messages that stay in the frames in which they arrived |
 //! | `directory` | who has which sinks |
 //! | `long_words` | what another host says in more than one frame |
+//! | `threads` | which threads there are, and on which core each is |
 //! | `discovery` | which hosts there are |
 //! | `stand` | the thread's state between a made-up host and made-up sessions, for tests and fuzzing |
 
@@ -65,6 +66,7 @@ mod roster;
 mod scatter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod stand;
+mod threads;
 mod words;
 
 pub use poller::Poller;
@@ -73,6 +75,7 @@ pub(crate) use ports::Over;
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::pages::Pages;
+use crate::network::threads::Thread;
 use crate::rebind::Asked;
 use insane_datapath::tap;
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
@@ -253,6 +256,9 @@ impl Bell {
     }
 }
 
+/// The name of the network's own thread, in reports.
+const OWN: &str = "network";
+
 /// The server's end of the network thread.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -264,6 +270,7 @@ pub(crate) struct Network {
     credentials: Credentials,
     domains: Vec<(Conn, insane_shm::counters::Counters)>,
     thread: Option<JoinHandle<()>>,
+    threads: Vec<Thread>,
     discovery: Option<discovery::Discovery>,
     states: ports::States,
 }
@@ -313,13 +320,22 @@ impl Network {
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
         // Whoever asks before the thread has had its first turn gets a report, too.
         *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
-        let (thread, poller) = if polled {
-            (None, Some(Poller::new(hub)))
+        let core = config.network.as_ref().map_or(-1, |settings| settings.core);
+        let (thread, poller, own) = if polled {
+            (None, Some(Poller::new(hub)), Thread::of_owner(OWN, core))
         } else {
-            (Some(std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?), None)
+            let (tell, told) = channel();
+            let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || {
+                // Who asked waits for that.
+                let _ = tell.send(Thread::settle(OWN, core));
+                hub.run();
+            })?;
+            (Some(thread), None, told.recv().map_err(|_| std::io::Error::other("the network thread does not start"))?)
         };
+        let threads = vec![own];
+        let domains = counters;
         let network =
-            Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery, states };
+            Self { to, to_bell, from, from_bell, report, credentials, domains, thread, threads, discovery, states };
         Ok(Some((network, poller)))
     }
 
@@ -349,6 +365,7 @@ impl Network {
         let mut report = self.report.lock().map(|r| r.clone()).unwrap_or_default();
         if let Some(report) = report.as_object_mut() {
             report.insert("datapaths".into(), self.report_datapaths().into());
+            report.insert("threads".into(), self.report_threads().into());
         }
         if let (Some(report), Some(discovery)) = (report.as_object_mut(), &self.discovery) {
             report.insert("directory".into(), discovery.report());
@@ -359,6 +376,11 @@ impl Network {
     /// What became of the datapaths that the configuration names, for reports.
     pub(crate) fn report_datapaths(&self) -> Vec<serde_json::Value> {
         self.datapaths().iter().map(ports::State::report).collect()
+    }
+
+    /// The threads, for reports.
+    pub(crate) fn report_threads(&self) -> Vec<serde_json::Value> {
+        self.threads.iter().map(Thread::report).collect()
     }
 
     /// What became of the datapaths that the configuration names.

@@ -284,13 +284,19 @@ impl Port {
     }
 }
 
-/// Opens kernel UDP. What the kernel gives less of than was asked is logged.
-fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
+/// How kernel UDP is opened.
+fn udp_config(settings: &config::Network) -> UdpConfig {
     let mut udp = UdpConfig::new(settings.listen);
     udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
     udp.receive_buffer = usize::try_from(settings.receive_buffer_kib << 10).unwrap_or(usize::MAX);
+    udp.busy_poll = (settings.busy_poll_us > 0).then(|| Duration::from_micros(settings.busy_poll_us));
     udp.stride = Some(insane_wire::frame::stride);
-    let mut datapath = UdpDatapath::new(udp);
+    udp
+}
+
+/// Opens kernel UDP. What the kernel gives less of than was asked is logged.
+fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
+    let mut datapath = UdpDatapath::new(udp_config(settings));
     datapath.open()?;
     datapath.notes().iter().for_each(|note| tracing::warn!(note, "network"));
     Ok(datapath)
@@ -500,6 +506,12 @@ mod tests {
             }
         }
         asked
+    }
+
+    #[test]
+    fn the_device_is_polled_if_that_is_configured_and_not_otherwise() {
+        let of = |busy_poll_us| udp_config(&config::Network { busy_poll_us, ..config::Network::default() }).busy_poll;
+        assert_eq!((of(0), of(50)), (None, Some(Duration::from_micros(50))));
     }
 
     #[test]
