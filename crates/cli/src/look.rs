@@ -136,7 +136,9 @@ fn network(network: &Value) -> Outcome {
         }
     }
     for t in list(network, "threads") {
-        say!("  thread {}: {}", text(t, "name"), text(t, "text"));
+        let runs: Vec<&str> = list(t, "runs").iter().filter_map(Value::as_str).collect();
+        let runs = if runs.is_empty() { String::new() } else { format!(", runs {}", runs.join(", ")) };
+        say!("  thread {}: {}{runs}", text(t, "name"), text(t, "text"));
     }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);

@@ -117,9 +117,10 @@ impl OnThread {
     /// A batch to be filled, if the thread is not behind with all of them.
     fn spare(&mut self) -> Option<TxBatch<'static>> {
         self.take_settled();
-        if self.spare.is_empty() {
-            self.own.busy += 1;
-        }
+        let full = self.spare.is_empty();
+        self.own.busy += u64::from(full);
+        // Relaxed: `arm` orders it before what it looks for.
+        self.shared.full.store(full, Ordering::Relaxed);
         self.spare.pop()
     }
 
@@ -203,6 +204,7 @@ impl Datapath for OnThread {
         })?;
         self.own = Stats::default();
         self.refused.clear();
+        self.shared.full.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -294,7 +296,9 @@ impl Datapath for OnThread {
         // See `Shared::wake`.
         fence(Ordering::SeqCst);
         self.take_settled();
-        if self.refused.is_empty() && !self.has_more() {
+        // Said once: who does not send after that has thought better of it.
+        let goes_on = !self.spare.is_empty() && self.shared.full.swap(false, Ordering::Relaxed);
+        if self.refused.is_empty() && !goes_on && !self.has_more() {
             return Armed::Sleep;
         }
         self.shared.armed.store(false, Ordering::Relaxed);

@@ -117,6 +117,35 @@ fn what_is_refused_after_it_went_is_said_later_and_ends_a_sleep() {
 }
 
 #[test]
+fn who_found_the_thread_behind_is_woken_when_it_is_not() {
+    let (hub, thread) = (Hub::default(), thread(Waiting::Sleep));
+    let (mut a, mut b) = (port(&hub, 1, &thread), port(&hub, 2, &thread));
+    // Nobody takes them: the loopback is full, then the slots of the thread, then its queue.
+    let start = Instant::now();
+    let mut fill = || {
+        let mut tx = TxBatch::default();
+        (0..256).for_each(|number| tx.frame(Address::Port(2), b"frame", number));
+        assert!(start.elapsed() < PATIENCE);
+        a.transmit(&mut tx).pending == 0
+    };
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(100) {
+        if fill() {
+            last = Instant::now();
+        }
+    }
+    assert_eq!(a.arm(), Armed::Sleep);
+    let (mut rx, mut came) = (rx(), 0);
+    while came < 256 * 4 {
+        came += b.receive(&mut rx, None).frames;
+        rx.free.extend(rx.taken.drain(..).map(|taken| taken.slot));
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(woken(&a), "nobody was told");
+    assert_eq!((a.arm(), a.arm()), (Armed::Ready, Armed::Sleep), "it is said once that there is room");
+}
+
+#[test]
 fn payload_of_the_callers_is_copied_before_its_frame_has_an_outcome() {
     let (hub, thread) = (Hub::default(), thread(Waiting::Sleep));
     let (mut a, mut b) = (port(&hub, 1, &thread), port(&hub, 2, &thread));

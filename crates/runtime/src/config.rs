@@ -1,8 +1,11 @@
 //! The configuration. Every key is documented in the shipped default file, `insaned.toml`; unknown keys are refused.
 
 mod datapath;
+mod thread;
 
 pub use datapath::{Datapath, Kind, Mode, Policy};
+pub(crate) use thread::names;
+pub use thread::{Thread, Waits};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -78,6 +81,9 @@ pub struct Network {
     /// `[[network.datapath]]`: datapaths beside UDP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datapath: Vec<Datapath>,
+    /// `[[network.thread]]`: threads of their own for datapaths; empty: the network thread runs them all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub thread: Vec<Thread>,
     /// `[[network.policy]]`: which streams go over which datapaths; empty for the default table.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<Policy>,
@@ -230,6 +236,7 @@ impl Default for Network {
             memory_mib: 256,
             directory: None,
             datapath: Vec::new(),
+            thread: Vec::new(),
             policy: Vec::new(),
             class: Vec::new(),
         }
@@ -282,6 +289,7 @@ impl Network {
         }
         crate::policy::Classes::new(&self.class)?;
         datapath::check(self)?;
+        thread::check(self)?;
         self.directory.as_ref().map_or(Ok(()), |directory| directory.check(self))
     }
 }
@@ -580,6 +588,7 @@ fn sections() -> Vec<(String, Vec<String>)> {
         ("network", keys(Network::default())),
         ("network.directory", keys(Directory::default())),
         ("network.datapath", keys(Datapath::default())),
+        ("network.thread", keys(Thread::default())),
         ("network.policy", keys(Policy::default())),
         ("network.class", keys(Class::default())),
     ];
@@ -711,10 +720,13 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_file_shows_a_datapath_and_the_default_policy() {
+    fn the_shipped_file_shows_a_datapath_a_thread_and_the_default_policy() {
         let datapath = uncommented("# [[network.datapath]]");
         let named = datapath.replace("interface = \"\"", "interface = \"eth1\"");
         let named = named.replace("address = \"\"", "address = \"10.0.0.102/24\"");
+        let thread = uncommented("# [[network.thread]]").replace("[]", "[\"udp\"]");
+        let threads = Config::parse(&format!("[network]\n{thread}")).unwrap().network.unwrap().thread;
+        assert_eq!(threads, [Thread { datapaths: vec!["udp".into()], ..Thread::default() }]);
         let policy = uncommented("# [[network.policy]]");
         let network = Config::parse(&format!("[network]\n{named}{policy}")).unwrap().network.unwrap();
         let (interface, address) = ("eth1".into(), "10.0.0.102/24".into());

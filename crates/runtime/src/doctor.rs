@@ -56,7 +56,10 @@ pub fn report(core: &Core, asker: Conn, datapaths: &[Value], threads: &[Value]) 
         let word = |key: &str| one[key].as_str().unwrap_or_default();
         let hint =
             "name a core that the runtime may use (taskset, CPUAffinity=, the container's cpuset), or -1 for any";
-        checks.push(check("thread", word("state") == "ok", format!("{}: {}", word("name"), word("text")), hint));
+        let runs: Vec<&str> = one["runs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let runs = if runs.is_empty() { "no datapath".into() } else { runs.join(", ") };
+        let text = format!("{}: {}; runs {runs}", word("name"), word("text"));
+        checks.push(check("thread", word("state") == "ok", text, hint));
     }
     for (one, two) in near_misses(core, asker) {
         let text = format!("`{one}` and `{two}` are spelt nearly alike");

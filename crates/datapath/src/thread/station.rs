@@ -44,6 +44,8 @@ pub(super) struct Shared {
     /// The bell was rung, and not cleared.
     pub(super) rung: AtomicBool,
     pub(super) bell: Bell,
+    /// The user has frames to send, and found no batch to be filled.
+    pub(super) full: AtomicBool,
     /// The thread sleeps without a slot to receive into.
     pub(super) starved: AtomicBool,
 }
@@ -66,6 +68,7 @@ impl Shared {
             armed: off(),
             rung: off(),
             bell: Bell::new()?,
+            full: off(),
             starved: off(),
         })
     }
@@ -74,12 +77,13 @@ impl Shared {
         self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the user if it sleeps, or is about to.
-    fn wake(&self) {
+    /// Wakes the user if it sleeps, or is about to, and there is something to `tell`, or it waits for batches to come back.
+    fn wake(&self, tell: bool) {
         // What there is for the user was put before this fence, and is looked for after that of `OnThread::arm`: either that finds it,
         // or this finds `armed`. Relaxed: the fences order it.
         fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+        let tell = tell || self.full.load(Ordering::Relaxed);
+        if tell && self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
             self.bell.ring();
             // After it: who clears the bell because of this finds it rung. Release, for `OnThread::clear_bell`.
             self.rung.store(true, Ordering::Release);
@@ -137,8 +141,8 @@ impl Station {
             // It has room for as many as there are slots.
             let _ = self.filled.try_send(taken);
         }
-        if got || refused {
-            shared.wake();
+        if busy {
+            shared.wake(got || refused);
         }
         busy
     }

@@ -75,14 +75,14 @@ pub(crate) use ports::Over;
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::pages::Pages;
-use crate::network::threads::Thread;
+use crate::network::threads::{Thread, Threads};
 use crate::rebind::Asked;
 use insane_datapath::tap;
+use insane_datapath::thread::{Bell, pin};
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
 use insane_wire::id::{Epoch, SessionId, SinkId};
 use insane_wire::qos::{EffectiveQos, Qos};
-use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -237,25 +237,6 @@ impl From<rustix::io::Errno> for NetworkError {
     }
 }
 
-/// A counter that wakes a thread's event loop.
-#[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<OwnedFd>);
-
-impl Bell {
-    fn new() -> Result<Self, rustix::io::Errno> {
-        Ok(Self(Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
-    }
-
-    fn ring(&self) {
-        // Fails only when the count is at its top, and then its owner is awake.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
-
-    fn clear(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0u8; 8]);
-    }
-}
-
 /// The name of the network's own thread, in reports.
 const OWN: &str = "network";
 
@@ -287,7 +268,10 @@ impl Network {
         polled: bool,
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let ports::All { ports, states, openings } = ports::open(&settings, config.domains().len() == 1, over)?;
+        let (polling, mut threads) = Threads::start(&settings)?;
+        let runs = polling.rest(&settings);
+        let ports::All { ports, states, openings } =
+            ports::open(&settings, config.domains().len() == 1, over, &polling)?;
         let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
             pid: Some(std::process::id()),
@@ -317,22 +301,23 @@ impl Network {
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
+        let core = settings.core;
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
         // Whoever asks before the thread has had its first turn gets a report, too.
         *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
-        let core = config.network.as_ref().map_or(-1, |settings| settings.core);
         let (thread, poller, own) = if polled {
-            (None, Some(Poller::new(hub)), Thread::of_owner(OWN, core))
+            (None, Some(Poller::new(hub)), Thread::of_owner(OWN, runs, core))
         } else {
             let (tell, told) = channel();
             let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || {
                 // Who asked waits for that.
-                let _ = tell.send(Thread::settle(OWN, core));
+                let _ = tell.send(usize::try_from(core).map_or(Ok(()), pin));
                 hub.run();
             })?;
-            (Some(thread), None, told.recv().map_err(|_| std::io::Error::other("the network thread does not start"))?)
+            let pinned = told.recv().map_err(|_| std::io::Error::other("the network thread does not start"))?;
+            (Some(thread), None, Thread::new(OWN, runs, core, pinned.as_ref().copied()))
         };
-        let threads = vec![own];
+        threads.insert(0, own);
         let domains = counters;
         let network =
             Self { to, to_bell, from, from_bell, report, credentials, domains, thread, threads, discovery, states };
@@ -341,7 +326,7 @@ impl Network {
 
     /// Readable when [`Self::serve`] has something to do.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.from_bell.0.as_fd()
+        self.from_bell.as_fd()
     }
 
     pub(crate) fn tell(&self, message: ToNetwork) {

@@ -4,11 +4,13 @@
 use crate::config::{self, Kind, Mode};
 use crate::network::hub::HANDFUL;
 use crate::network::scatter::Loans;
+use crate::network::threads::Threads;
 use insane_datagrams::{DatagramConfig, Datagrams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::Slot;
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Running, Tap};
+use insane_datapath::thread::{OnThread, PollingThread};
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
@@ -31,6 +33,13 @@ pub(crate) type Over = Arc<Mutex<dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn D
 
 fn put_over(over: &Over, kind: Kind, datapath: Box<dyn Datapath>) -> Box<dyn Datapath> {
     (over.lock().unwrap_or_else(PoisonError::into_inner))(kind, datapath)
+}
+
+/// Puts a datapath on the thread that runs it, if that is not the network's own.
+fn put_on(thread: Option<&PollingThread>, datapath: Box<dyn Datapath>) -> Result<Box<dyn Datapath>, DatapathError> {
+    let Some(thread) = thread else { return Ok(datapath) };
+    let on = OnThread::new(thread, datapath).map_err(|source| DatapathError::System { call: "eventfd", source })?;
+    Ok(Box::new(on))
 }
 
 /// A datapath on which nothing came for so long is quiet.
@@ -103,6 +112,8 @@ pub(crate) struct Port {
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
     pub(crate) looks: Looks,
+    /// A thread of its own runs it, or one that it shares with others.
+    pub(crate) on_thread: bool,
 }
 
 impl std::fmt::Debug for Port {
@@ -252,7 +263,7 @@ impl Port {
         let (landings, owners) = (Landings::default(), Vec::new());
         let (tx, loans, copies) = (TxBatch::default(), Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
+        let (absent, interface, most_lent, lender, polled, on_thread) = (None, None, 0, 0, false, false);
         Self {
             kind,
             datapath,
@@ -270,6 +281,7 @@ impl Port {
             copies,
             polled,
             looks,
+            on_thread,
         }
     }
 
@@ -322,7 +334,7 @@ fn with_engine<R: RawDatapath + 'static>(
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath, one_domain: bool) -> Result<Opened, DatapathError> {
+fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -336,7 +348,7 @@ fn xdp(settings: &config::Datapath, one_domain: bool) -> Result<Opened, Datapath
     xdp.zero_copy = settings.zero_copy;
     xdp.frames = settings.frames;
     // Who may see what is lent sees all that comes by the interface.
-    xdp.lend = settings.lend && one_domain;
+    xdp.lend = settings.lend && may_lend;
     if !settings.queues.is_empty() {
         xdp.queues = Queues::These(settings.queues.clone());
     }
@@ -379,7 +391,7 @@ fn on_interface(at: usize, interface: &str) -> String {
 fn dpdk(
     settings: &config::Datapath,
     at: usize,
-    one_domain: bool,
+    may_lend: bool,
     on: Option<&Interface>,
 ) -> Result<Opened, DatapathError> {
     let unavailable = |reason| DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason };
@@ -397,7 +409,7 @@ fn dpdk(
         buffers: settings.frames,
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
-        lend: settings.lend && one_domain,
+        lend: settings.lend && may_lend,
         mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
@@ -425,6 +437,8 @@ pub(crate) struct Opening {
     pub(crate) at: usize,
     pub(crate) one_domain: bool,
     pub(crate) over: Over,
+    /// The thread that runs it, unless that is the network's own.
+    pub(crate) thread: Option<PollingThread>,
 }
 
 impl Opening {
@@ -433,19 +447,22 @@ impl Opening {
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
     pub(crate) fn open(&self) -> Result<(Port, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over } = self;
+        let Self { settings: one, at, one_domain, over, thread } = self;
+        // A thread in between lends nothing.
+        let may_lend = *one_domain && thread.is_none();
         // Asked for first: if it is made again meanwhile, that is found.
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
         let (datapath, tap, chosen) = match one.kind {
-            Kind::Dpdk => dpdk(one, *at, *one_domain, on.as_ref())?,
+            Kind::Dpdk => dpdk(one, *at, may_lend, on.as_ref())?,
             Kind::Plugin => plugin(one)?,
-            _ => xdp(one, *one_domain)?,
+            _ => xdp(one, may_lend)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-        let mut port = Port::tapped(one.kind, put_over(over, one.kind, datapath), tap);
+        let mut port = Port::tapped(one.kind, put_on(thread.as_ref(), put_over(over, one.kind, datapath))?, tap);
+        port.on_thread = thread.is_some();
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
-        port.may_lend = if one.lend && *one_domain { port.may_lend } else { 0 };
+        port.may_lend = if one.lend && may_lend { port.may_lend } else { 0 };
         port.interface = on;
         Ok((port, chosen))
     }
@@ -463,15 +480,29 @@ pub(crate) struct All {
 ///
 /// # Errors
 /// What is wrong with kernel UDP. Opening another one may take three seconds, if another process still has its interface.
-pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) -> Result<All, DatapathError> {
+pub(crate) fn open(
+    settings: &config::Network,
+    one_domain: bool,
+    over: &Over,
+    threads: &Threads,
+) -> Result<All, DatapathError> {
     let home = udp(settings)?;
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
-    let home = Port::new(Kind::Udp, put_over(over, Kind::Udp, Box::new(home)));
+    let tap = Tap::new(put_over(over, Kind::Udp, Box::new(home)));
+    let (control, thread) = (tap.control(), threads.of(Kind::Udp.name()));
+    let mut home = Port::tapped(Kind::Udp, put_on(thread, Box::new(tap))?, control);
+    home.on_thread = thread.is_some();
     let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
     let state = State { kind: Kind::Udp, interface, address, is, tap, losses: 0, tries: 0, lost: None };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
     for (at, one) in settings.datapath.iter().enumerate() {
-        let opening = Opening { settings: one.clone(), at, one_domain, over: over.clone() };
+        let opening = Opening {
+            settings: one.clone(),
+            at,
+            one_domain,
+            over: over.clone(),
+            thread: threads.of(one.place()).cloned(),
+        };
         let (port, is) = match opening.open() {
             Ok((port, chosen)) => (port, Ok(chosen)),
             Err(e) => {
