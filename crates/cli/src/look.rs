@@ -139,6 +139,11 @@ fn network(network: &Value) -> Outcome {
             say!("    captured by {} for {seconds} s: {frames} frames, {dropped} dropped", text(capture, "by"));
         }
     }
+    for t in list(network, "threads") {
+        let runs: Vec<&str> = list(t, "runs").iter().filter_map(Value::as_str).collect();
+        let runs = if runs.is_empty() { String::new() } else { format!(", runs {}", runs.join(", ")) };
+        say!("  thread {}: {}{runs}", text(t, "name"), text(t, "text"));
+    }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));

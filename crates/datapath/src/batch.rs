@@ -6,12 +6,13 @@ use crate::Address;
 use crate::memory::{Piece, Slot};
 
 /// What became of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
     /// Not yet tried, or the technology was busy: it goes with the next transmit.
     Pending,
-    /// Handed to the technology. Its memory is the caller's again.
+    /// Handed to the technology, or to a thread that hands it on: what is refused then is said later
+    /// ([`crate::Datapath::refused_later`]). Its memory is the caller's again.
     Sent,
     /// Larger than the path carries. Ask [`crate::Datapath::frame_limit`], and cut the message anew.
     TooLarge,

@@ -2,11 +2,12 @@
 //!
 //! Purpose: one object-safe trait, [`Datapath`], for every network technology; [`batch::TxBatch`] and [`batch::RxBatch`],
 //! which say who owns every piece of memory; [`loopback`], [`fault`] (a wrapper that loses, repeats, reorders, changes and
-//! cuts, by a seed), [`tap`] (one by which the traffic is captured) and [`conformance`], the tests that every datapath passes. Non-purpose: what is in a frame
+//! cuts, by a seed), [`tap`] (one by which the traffic is captured), [`thread`] (one that works on a thread of its own) and [`conformance`], the tests that every datapath passes. Non-purpose: what is in a frame
 //! (`insane-wire`), what is sent again (`insane-transport`), what goes first (`insane-traffic`).
 //!
 //! Layer: below the sans-IO crates, above the datapaths and the runtime. A datapath belongs to one thread at a time: the
-//! trait is `Send`, and its calls take `&mut self`. No call waits, but for [`Datapath::open`].
+//! trait is `Send`, and its calls take `&mut self`. No call waits, but for [`Datapath::open`]; on a [`thread`], those
+//! wait for a turn of it that are rare.
 //!
 //! ```
 //! use insane_datapath::{Address, Datapath, batch::{RxBatch, TxBatch}, loopback::Hub, memory::Slot};
@@ -34,11 +35,12 @@ pub mod memory;
 pub mod pcapng;
 pub mod raw;
 pub mod tap;
+pub mod thread;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
+use batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 
 /// Where a frame goes or comes from, in the terms of its technology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -233,6 +235,16 @@ pub trait Datapath: Send {
     /// take now stay without outcome.
     fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport;
 
+    /// As [`Datapath::transmit`], for who does not look at the frames afterwards: the whole batch may be taken, all of whose frames count as
+    /// sent then, and an empty one left in its place.
+    fn hand_over(&mut self, batch: &mut TxBatch<'static>) -> TxReport {
+        self.transmit(batch)
+    }
+
+    /// Adds what was refused after it had been reported as sent, each address and outcome once: what a thread in between has found
+    /// out since the last call ([`thread::OnThread`]). Who waits for something to receive is woken for it, too.
+    fn refused_later(&mut self, _refused: &mut Vec<(Address, Outcome)>) {}
+
     /// Receives what is there, up to the batch's limit, into its free slots or where `place` says.
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport;
 
@@ -283,6 +295,14 @@ impl<D: Datapath + ?Sized> Datapath for Box<D> {
 
     fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
         (**self).transmit(batch)
+    }
+
+    fn hand_over(&mut self, batch: &mut TxBatch<'static>) -> TxReport {
+        (**self).hand_over(batch)
+    }
+
+    fn refused_later(&mut self, refused: &mut Vec<(Address, Outcome)>) {
+        (**self).refused_later(refused);
     }
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {

@@ -105,6 +105,17 @@ impl Slot {
         self.len == 0
     }
 
+    /// Exchanges its memory with that of another slot, while both keep their names. `false`, and nothing is done, unless both are of one
+    /// size and were made by [`Slot::owned`]: whose memory is somebody else's wants it back where it was.
+    #[must_use]
+    pub const fn exchange(&mut self, other: &mut Self) -> bool {
+        let both = self.owned && other.owned && self.lent.is_none() && other.lent.is_none() && self.len == other.len;
+        if both {
+            core::mem::swap(&mut self.base, &mut other.base);
+        }
+        both
+    }
+
     /// Its bytes.
     #[inline]
     #[must_use]
@@ -245,6 +256,24 @@ mod tests {
         raw.bytes_mut()[7] = 9;
         drop(raw);
         assert_eq!(memory[7], 9);
+    }
+
+    #[test]
+    fn slots_exchange_memory_that_goes_with_them_and_no_other() {
+        let [mut one, mut other] = [(1, b"one"), (2, b"two")].map(|(id, bytes)| {
+            let mut slot = Slot::owned(id, 3);
+            slot.bytes_mut().copy_from_slice(bytes);
+            slot
+        });
+        assert!(one.exchange(&mut other));
+        assert_eq!((one.id(), one.bytes(), other.id(), other.bytes()), (1, &b"two"[..], 2, &b"one"[..]));
+        assert!(!one.exchange(&mut Slot::owned(3, 4)));
+        assert!(!one.exchange(&mut Slot::as_lent(4, Lent { memory: 0, slot: 0, offset: 0 }, b"abc")));
+        let mut memory = [0u8; 3];
+        // SAFETY: `memory` outlives the slot and is not touched meanwhile.
+        let mut raw = unsafe { Slot::from_raw(5, NonNull::from(&mut memory).cast(), 3) };
+        assert!(!one.exchange(&mut raw) && !raw.exchange(&mut one));
+        assert_eq!(one.bytes(), b"two");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The configuration. Every key is documented in the shipped default file, `insaned.toml`; unknown keys are refused.
 
 mod datapath;
+mod thread;
 
 pub use datapath::{Datapath, Kind, Mode, Policy, Transport, Via};
+pub(crate) use thread::names;
+pub use thread::{Thread, Waits};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,6 +52,10 @@ pub struct Network {
     pub spin_us: u64,
     /// How long it does so at most, in microseconds: while longer looking saves sleeps.
     pub spin_most_us: u64,
+    /// The only core that the network thread is on; -1: any that the runtime may use.
+    pub core: i32,
+    /// How long a look of kernel UDP that finds nothing may poll the device, in microseconds (`SO_BUSY_POLL`); 0: not at all.
+    pub busy_poll_us: u64,
     /// A peer is lost when nothing has come from it for so long, in milliseconds.
     pub silence_ms: u64,
     /// Once nothing has come from a peer for so long, best-effort messages that wait for it are dropped, in milliseconds; 0: never.
@@ -74,6 +81,9 @@ pub struct Network {
     /// `[[network.datapath]]`: datapaths beside UDP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datapath: Vec<Datapath>,
+    /// `[[network.thread]]`: threads of their own for datapaths; empty: the network thread runs them all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub thread: Vec<Thread>,
     /// `[[network.policy]]`: which streams go over which datapaths; empty for the default table.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<Policy>,
@@ -99,6 +109,10 @@ pub struct Directory {
     /// Runtimes of one realm find each other.
     pub realm: String,
 }
+
+/// What a core may be: one of as many as the kernel counts in a set (sched_setaffinity(2)), or -1 for any.
+const CORES: std::ops::RangeInclusive<i32> = -1..=1023;
+const CORE: &str = "the number of a core, from 0 to 1023, or -1 for any";
 
 /// The most bytes of a realm's name.
 pub(crate) const MAX_REALM: usize = 64;
@@ -210,6 +224,8 @@ impl Default for Network {
             scheduler: Scheduler::Fifo,
             spin_us: 20,
             spin_most_us: 200,
+            core: -1,
+            busy_poll_us: 0,
             silence_ms: 1750,
             stale_ms: 500,
             patience_ms: 10_000,
@@ -220,6 +236,7 @@ impl Default for Network {
             memory_mib: 256,
             directory: None,
             datapath: Vec::new(),
+            thread: Vec::new(),
             policy: Vec::new(),
             class: Vec::new(),
         }
@@ -249,6 +266,7 @@ impl Network {
         for (key, value, range, takes) in [
             ("spin_us", self.spin_us, 0..=1_000_000, "0 to 1000000 microseconds"),
             ("spin_most_us", self.spin_most_us, 0..=1_000_000, "0 to 1000000 microseconds"),
+            ("busy_poll_us", self.busy_poll_us, 0..=1_000_000, "0 to 1000000 microseconds"),
             ("silence_ms", self.silence_ms, 100..=60_000, "100 to 60000 milliseconds"),
             ("stale_ms", self.stale_ms, 0..=60_000, "0 to 60000 milliseconds"),
             ("patience_ms", self.patience_ms, 0..=600_000, "0 to 600000 milliseconds"),
@@ -261,6 +279,9 @@ impl Network {
                 return refuse(key, &value, takes);
             }
         }
+        if !CORES.contains(&self.core) {
+            return refuse("core", &self.core, CORE);
+        }
         for Class { weight, .. } in &self.class {
             if !(1..=1000).contains(weight) {
                 return refuse("class.weight", weight, "1 to 1000");
@@ -268,6 +289,7 @@ impl Network {
         }
         crate::policy::Classes::new(&self.class)?;
         datapath::check(self)?;
+        thread::check(self)?;
         self.directory.as_ref().map_or(Ok(()), |directory| directory.check(self))
     }
 }
@@ -566,6 +588,7 @@ fn sections() -> Vec<(String, Vec<String>)> {
         ("network", keys(Network::default())),
         ("network.directory", keys(Directory::default())),
         ("network.datapath", keys(Datapath::default())),
+        ("network.thread", keys(Thread::default())),
         ("network.policy", keys(Policy::default())),
         ("network.class", keys(Class::default())),
     ];
@@ -697,10 +720,13 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_file_shows_a_datapath_and_the_default_policy() {
+    fn the_shipped_file_shows_a_datapath_a_thread_and_the_default_policy() {
         let datapath = uncommented("# [[network.datapath]]");
         let named = datapath.replace("interface = \"\"", "interface = \"eth1\"");
         let named = named.replace("address = \"\"", "address = \"10.0.0.102/24\"");
+        let thread = uncommented("# [[network.thread]]").replace("[]", "[\"udp\"]");
+        let threads = Config::parse(&format!("[network]\n{thread}")).unwrap().network.unwrap().thread;
+        assert_eq!(threads, [Thread { datapaths: vec!["udp".into()], ..Thread::default() }]);
         let policy = uncommented("# [[network.policy]]");
         let network = Config::parse(&format!("[network]\n{named}{policy}")).unwrap().network.unwrap();
         let (interface, address) = ("eth1".into(), "10.0.0.102/24".into());
@@ -728,6 +754,9 @@ mod tests {
             ("silence_ms = 5", "network.silence_ms"),
             ("return_ms = 60001", "network.return_ms"),
             ("return_most_ms = 3600001", "network.return_most_ms"),
+            ("core = -2", "network.core = -2: it takes the number of a core, from 0"),
+            ("core = 1024", "network.core"),
+            ("busy_poll_us = 1000001", "network.busy_poll_us"),
             ("scheduler = \"fair\"", "fair"),
             ("[[network.class]]\nweight = 0", "network.class.weight"),
             ("[[network.class]]\nwhen = \"timing=sensitive\"", "network.class: no row is for"),

@@ -10,9 +10,9 @@ fn check(check: &str, ok: bool, text: impl Into<String>, hint: &str) -> Value {
 }
 
 /// The report `doctor` for the session of a connection: a list of checks, each with a state, a text and a hint. `datapaths` are those
-/// that the configuration names, as in the report `status`.
+/// that the configuration names and `threads` those of the network side, as in the report `status`.
 #[must_use]
-pub fn report(core: &Core, asker: Conn, datapaths: &[Value]) -> Value {
+pub fn report(core: &Core, asker: Conn, datapaths: &[Value], threads: &[Value]) -> Value {
     let mut checks = Vec::new();
     let probe = insane_shm::memory::SharedMemory::create("insane-doctor", 4096, false, false);
     let text = probe.as_ref().map_or_else(ToString::to_string, |_| "memory can be sealed".into());
@@ -51,6 +51,15 @@ pub fn report(core: &Core, asker: Conn, datapaths: &[Value]) -> Value {
         let hint =
             "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s";
         checks.push(check("datapath", word("state") == "open", text, hint));
+    }
+    for one in threads {
+        let word = |key: &str| one[key].as_str().unwrap_or_default();
+        let hint =
+            "name a core that the runtime may use (taskset, CPUAffinity=, the container's cpuset), or -1 for any";
+        let runs: Vec<&str> = one["runs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let runs = if runs.is_empty() { "no datapath".into() } else { runs.join(", ") };
+        let text = format!("{}: {}; runs {runs}", word("name"), word("text"));
+        checks.push(check("thread", word("state") == "ok", text, hint));
     }
     for (one, two) in near_misses(core, asker) {
         let text = format!("`{one}` and `{two}` are spelt nearly alike");
@@ -188,7 +197,7 @@ mod tests {
             end(&mut core, sink, false, &name[1..]);
         }
         let named = |asker: Conn| -> Vec<String> {
-            let report = report(&core, asker, &[]);
+            let report = report(&core, asker, &[], &[]);
             let names = report["checks"].as_array().into_iter().flatten().filter(|check| check["check"] == "names");
             let text = |check: &Value| check["text"].as_str().unwrap_or_default().split('`').nth(1).map(str::to_owned);
             names.filter_map(text).collect()

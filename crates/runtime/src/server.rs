@@ -494,7 +494,7 @@ impl Shell {
             Some(to_runtime::Body::Query(query)) if self.core.sessions.contains_key(&conn) => {
                 let report = match query.what.as_str() {
                     "status" => Some(self.status(conn)),
-                    "doctor" => Some(doctor::report(&self.core, conn, &self.datapaths())),
+                    "doctor" => Some(doctor::report(&self.core, conn, &self.datapaths(), &self.threads())),
                     _ => None,
                 };
                 if let Some(report) = report {
@@ -645,6 +645,11 @@ impl Shell {
     /// What became of the datapaths that the configuration names, each in a word and a text.
     fn datapaths(&self) -> Vec<Value> {
         self.network.as_ref().map(Network::report_datapaths).unwrap_or_default()
+    }
+
+    /// The threads of the network side, each with what runs on it and where it is.
+    fn threads(&self) -> Vec<Value> {
+        self.network.as_ref().map(Network::report_threads).unwrap_or_default()
     }
 
     fn status(&self, asker: Conn) -> Value {

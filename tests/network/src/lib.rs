@@ -44,8 +44,18 @@ impl Random {
 /// Two runtimes in processes of their own that know each other.
 #[must_use]
 pub fn two(program: &str) -> [Process; 2] {
+    two_with(program, |_| ())
+}
+
+/// As [`two`], with changed configurations.
+#[must_use]
+pub fn two_with(program: &str, change: impl Fn(&mut Config)) -> [Process; 2] {
     let addresses = free_addresses(2);
-    [0, 1].map(|at| Process::start(program, None, &config(&format!("host-{at}"), addresses[at], &addresses)))
+    [0, 1].map(|at| {
+        let mut config = config(&format!("host-{at}"), addresses[at], &addresses);
+        change(&mut config);
+        Process::start(program, None, &config)
+    })
 }
 
 /// Addresses with ports that are free, for UDP.
@@ -293,6 +303,15 @@ impl Process {
             drop(child.stdin.take());
             let _ = child.wait();
         }
+    }
+
+    /// The processor time that it has taken, in ticks of 10 ms.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        insane_tests_host::programs::ticks(self.child.as_ref().expect("it was started").id())
     }
 
     /// Whether it was started and has not ended.

@@ -1,7 +1,7 @@
 //! Two runtimes in network namespaces with a cable between them, as on two hosts. Without root: SKIPPED.
 
 use insane::Qos;
-use insane_runtime::config::Network;
+use insane_runtime::config::{Network, Thread};
 use insane_tests_host::Watchdog;
 use insane_tests_namespaces::Namespaces;
 use insane_tests_network::load::{are_whole, flows, numbers};
@@ -188,9 +188,21 @@ fn a_cut_cable_is_noticed_and_reliable_streams_survive_it() {
 /// What fitted a frame when it was taken from its source does not when the cable's frames become smaller, and goes in parts.
 #[test]
 fn a_reliable_stream_goes_on_while_frames_become_smaller_and_larger() {
+    frames_become_smaller(|_| ());
+}
+
+/// The same where that is found out by another thread than the one that built the frames.
+#[test]
+fn a_reliable_stream_goes_on_while_the_frames_of_a_polling_thread_become_smaller() {
+    frames_become_smaller(|network| {
+        network.thread.push(Thread { datapaths: vec!["udp".into()], ..Thread::default() });
+    });
+}
+
+fn frames_become_smaller(set: impl Fn(&mut Network)) {
     let _watchdog = Watchdog::start("smaller frames", TEST);
     let Some(cable) = Cable::new() else { return };
-    let [one, two] = cable.runtimes(["10.97.0.1:7400", "10.97.0.2:7400"]);
+    let [one, two] = cable.runtimes_with(["10.97.0.1:7400", "10.97.0.2:7400"], set);
     let (a, b) = (one.session("source"), two.session("sink"));
     let sink = b.stream(reliable()).unwrap().sink("c").unwrap();
     let source = a.stream(reliable()).unwrap().source("c").unwrap();

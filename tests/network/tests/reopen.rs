@@ -2,7 +2,7 @@
 //! and a plug-in's object that is not there yet. Without root: SKIPPED.
 
 use insane::{Event, Qos, Reliability, Session, SinkOptions, SourceOptions};
-use insane_runtime::config::Config;
+use insane_runtime::config::{Config, Thread};
 use insane_tests_host::Watchdog;
 use insane_tests_network::cables::{Cables, accelerated, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
 use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
@@ -25,11 +25,12 @@ fn goes_often(config: &mut Config) {
 }
 
 /// A stream that runs goes elsewhere when the cable is taken away and comes back when it is made again, so many times.
-fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
+fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>, change: impl Fn(&mut Config)) {
     let Some(cables) = Cables::new() else { return };
     let [one, two] = [0, 1].map(|end| {
         cables.runtime(PROGRAM, end, |config| {
             goes_often(config);
+            change(config);
             library.into_iter().for_each(|library| on_dpdk(config, library));
         })
     });
@@ -85,20 +86,29 @@ fn comes_back(qos: Qos, rounds: u64, kind: &str, library: Option<&Path>) {
 #[test]
 fn a_reliable_stream_comes_back_to_an_interface_that_is_made_again_twenty_times() {
     let _watchdog = Watchdog::start("comes back", TEST);
-    comes_back(accelerated(reliable()), 20, "xdp", None);
+    comes_back(accelerated(reliable()), 20, "xdp", None, |_| ());
+}
+
+#[test]
+fn a_stream_comes_back_to_a_polling_thread_whose_interface_is_made_again() {
+    let _watchdog = Watchdog::start("comes back to a thread", TEST);
+    comes_back(accelerated(reliable()), 4, "xdp", None, |config| {
+        let datapaths = vec!["udp".into(), "veth1".into()];
+        config.network.get_or_insert_default().thread.push(Thread { datapaths, ..Thread::default() });
+    });
 }
 
 #[test]
 fn a_best_effort_stream_comes_back_in_order_to_an_interface_that_is_made_again() {
     let _watchdog = Watchdog::start("best effort comes back", TEST);
-    comes_back(accelerated(Qos::default()), 6, "xdp", None);
+    comes_back(accelerated(Qos::default()), 6, "xdp", None, |_| ());
 }
 
 #[test]
 fn a_stream_comes_back_to_dpdk_on_an_interface_that_is_made_again() {
     let _watchdog = Watchdog::start("dpdk comes back", TEST);
     let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
-    comes_back(unsparing(reliable()), 4, "dpdk", Some(&library));
+    comes_back(unsparing(reliable()), 4, "dpdk", Some(&library), |_| ());
 }
 
 #[test]

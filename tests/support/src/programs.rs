@@ -168,3 +168,14 @@ fn collect(from: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
+
+/// The processor time that a process has taken since it began, in ticks of 10 ms (proc(5)).
+///
+/// # Panics
+/// When there is no such process.
+#[must_use]
+pub fn ticks(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process");
+    let (_, after) = text.rsplit_once(')').expect("a name in brackets");
+    after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}

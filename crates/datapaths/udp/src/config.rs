@@ -14,7 +14,8 @@ pub struct UdpConfig {
     pub receive_buffer: usize,
     /// The size in bytes asked for the socket's send buffer.
     pub send_buffer: usize,
-    /// How long a receive that finds nothing polls the device; `None` leaves the system's default.
+    /// What `SO_BUSY_POLL` (socket(7)) is set to: a receive that finds nothing polls the device, once, as it never waits; who sleeps on
+    /// the handle polls it for so long where the system does that (`net.core.busy_poll`). `None` leaves the system's default.
     pub busy_poll: Option<Duration>,
     /// Whether frames of one size are handed to the kernel as one piece (UDP_SEGMENT), where it can.
     pub segmentation: bool,

@@ -238,3 +238,25 @@ impl Datapath for UdpDatapath {
         self.address = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_socket_polls_its_device_as_long_as_it_was_told_or_a_note_says_why_not() {
+        let mut config = UdpConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let open = |config: &UdpConfig| {
+            let mut udp = UdpDatapath::new(config.clone());
+            udp.open().unwrap();
+            let is = sys::get(udp.socket.as_ref().unwrap().as_fd(), sys::SocketOption::BusyPoll).unwrap();
+            (is, udp.notes().iter().any(|note| note.contains("SO_BUSY_POLL")))
+        };
+        let (before, noted) = open(&config);
+        assert!(!noted && before != 77);
+        config.busy_poll = Some(Duration::from_micros(77));
+        let (is, noted) = open(&config);
+        assert!(if noted { is == before } else { is == 77 }, "{is}");
+    }
+}

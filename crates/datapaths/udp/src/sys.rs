@@ -334,16 +334,33 @@ pub(crate) enum SocketOption {
     BusyPoll,
 }
 
+impl SocketOption {
+    /// Its level and name.
+    const fn place(self) -> (libc::c_int, libc::c_int) {
+        match self {
+            Self::Gro => (libc::SOL_UDP, libc::UDP_GRO),
+            Self::CountOverruns => (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+            Self::BusyPoll => (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+        }
+    }
+}
+
 pub(crate) fn set(socket: BorrowedFd<'_>, option: SocketOption, value: libc::c_int) -> io::Result<()> {
-    let (level, name) = match option {
-        SocketOption::Gro => (libc::SOL_UDP, libc::UDP_GRO),
-        SocketOption::CountOverruns => (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
-        SocketOption::BusyPoll => (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
-    };
+    let (level, name) = option.place();
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the value is an int that lives through the call.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What an option is.
+#[cfg(test)]
+pub(crate) fn get(socket: BorrowedFd<'_>, option: SocketOption) -> io::Result<libc::c_int> {
+    let (level, name) = option.place();
+    let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the value is an int, its length is given, and both live through the call.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Binds a socket to an interface: nothing goes out or comes in by another.

@@ -7,6 +7,7 @@ use insane_datapath::batch::{Landing, Outcome, Peeked, Place, RxBatch, Then, TxB
 use insane_datapath::conformance::{Rig, all, pattern};
 use insane_datapath::memory::Slot;
 use insane_datapath::tap::Tap;
+use insane_datapath::thread::{OnThread, PollingThread, Settings, Waiting};
 use insane_datapath::{Address, Datapath};
 use insane_datapath_udp::{UdpConfig, UdpDatapath};
 
@@ -38,6 +39,23 @@ fn conforms_over_ipv6() {
 fn conforms_without_offloads() {
     let config = UdpConfig { segmentation: false, joined_receive: false, lines: false, ..local("127.0.0.1") };
     all(|| rig(&config));
+}
+
+/// Both ends on one thread that waits so.
+fn on_a_thread(waiting: Waiting) -> Rig {
+    let thread = PollingThread::start(Settings { name: "polls".into(), core: None, waiting }).unwrap();
+    let [a, b] = [(); 2].map(|()| OnThread::new(&thread, Box::new(open(local("127.0.0.1")))).unwrap());
+    Rig { a: Box::new(a), b: Box::new(b) }
+}
+
+#[test]
+fn conforms_on_a_thread_that_sleeps() {
+    all(|| on_a_thread(Waiting::Sleep));
+}
+
+#[test]
+fn conforms_on_a_thread_that_spins() {
+    all(|| on_a_thread(Waiting::Spin));
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Hub {
             host.accounts[sink.account].iter_mut().for_each(|account| account.give(1));
         }
         reach(Step::Transmit);
-        let report = datapath.transmit(tx);
+        let report = datapath.hand_over(tx);
         if report.sent > 0 && *polled {
             self.polled_at = Some(now);
         }

@@ -189,7 +189,7 @@ impl Hub {
     ) -> Result<Self, NetworkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd, data| epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN);
-        watch(ends.bell.0.as_fd(), BELL)?;
+        watch(ends.bell.as_fd(), BELL)?;
         let table = policy::Table::new(&settings.policy)?;
         let count = ports.len();
         let home = &mut ports[HOME].datapath;
@@ -486,6 +486,9 @@ impl Hub {
                 continue;
             }
             let report = self.receive_by(port, now);
+            if self.ports[port].on_thread {
+                self.note_refused_later(port, now);
+            }
             self.ports[port].looks.note(now, report.frames);
             busy |= report.frames > 0;
             more |= report.more;
@@ -707,10 +710,11 @@ impl Hub {
             if self.ports[port].tx.frames().is_empty() {
                 break;
             }
-            busy = true;
             reach(Step::Transmit);
             let sources = Sources { underway: &self.underway, domains: &self.domains };
             let report = self.ports[port].transmit(&sources);
+            // A thread that is behind with all it was given wakes this one: it may need the core for that.
+            busy |= !self.ports[port].on_thread || report.sent + report.refused > 0;
             if report.sent > 0 && self.ports[port].polled {
                 self.polled_at = Some(now);
             }
@@ -733,10 +737,25 @@ impl Hub {
     }
 
     pub(crate) fn note_refused(&mut self, port: usize, now: Duration) {
-        let Port { datapath, tx, .. } = &mut self.ports[port];
-        let too_large: HashSet<Address> =
-            tx.frames().iter().filter(|f| f.outcome == Outcome::TooLarge).map(|f| f.to).collect();
-        for address in too_large {
+        let frames = self.ports[port].tx.frames().iter();
+        let refused = frames.filter(|f| !matches!(f.outcome, Outcome::Sent | Outcome::Pending));
+        let refused = refused.map(|f| (f.to, f.outcome)).collect();
+        self.note_outcomes(port, refused, now);
+    }
+
+    /// What a thread in between has found out since.
+    fn note_refused_later(&mut self, port: usize, now: Duration) {
+        let mut refused = Vec::new();
+        self.ports[port].datapath.refused_later(&mut refused);
+        if !refused.is_empty() {
+            self.note_outcomes(port, refused.into_iter().collect(), now);
+        }
+    }
+
+    fn note_outcomes(&mut self, port: usize, refused: HashSet<(Address, Outcome)>, now: Duration) {
+        let datapath = &mut self.ports[port].datapath;
+        let of = |outcome| refused.iter().filter(move |(_, is)| *is == outcome).map(|(to, _)| *to);
+        for address in of(Outcome::TooLarge) {
             let host = self.by_address.find(port, address);
             if let Some(path) = host.and_then(|host| self.hosts[host].lanes.path(port)) {
                 path.set_frame_limit(datapath.frame_limit(address));
@@ -745,8 +764,7 @@ impl Hub {
         // An interface that is down, a neighbour that does not answer: streams that have another way need not wait until the
         // silence is long enough. The home is the last way, and a host is not lost for a hiccup.
         if port != HOME {
-            let out_of_reach = tx.frames().iter().filter(|f| f.outcome == Outcome::Unreachable).map(|f| f.to);
-            for address in out_of_reach.collect::<HashSet<Address>>() {
+            for address in of(Outcome::Unreachable) {
                 let host = self.by_address.find(port, address);
                 host.and_then(|host| self.hosts[host].lanes.path(port))
                     .into_iter()

@@ -25,6 +25,7 @@
 //! | `scatter` | large messages that stay in the frames in which they arrived |
 //! | `directory` | who has which sinks |
 //! | `long_words` | what another host says in more than one frame |
+//! | `threads` | which threads there are, and on which core each is |
 //! | `discovery` | which hosts there are |
 //! | `stand` | the thread's state between a made-up host and made-up sessions, for tests and fuzzing |
 
@@ -65,6 +66,7 @@ mod roster;
 mod scatter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod stand;
+mod threads;
 mod words;
 
 pub use poller::Poller;
@@ -73,13 +75,14 @@ pub(crate) use ports::Over;
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::pages::Pages;
+use crate::network::threads::{Thread, Threads};
 use crate::rebind::Asked;
 use insane_datapath::tap;
+use insane_datapath::thread::{Bell, pin};
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::host as wire;
 use insane_wire::id::{Epoch, SessionId, SinkId};
 use insane_wire::qos::{EffectiveQos, Qos};
-use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -234,24 +237,8 @@ impl From<rustix::io::Errno> for NetworkError {
     }
 }
 
-/// A counter that wakes a thread's event loop.
-#[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<OwnedFd>);
-
-impl Bell {
-    fn new() -> Result<Self, rustix::io::Errno> {
-        Ok(Self(Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
-    }
-
-    fn ring(&self) {
-        // Fails only when the count is at its top, and then its owner is awake.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
-
-    fn clear(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0u8; 8]);
-    }
-}
+/// The name of the network's own thread, in reports.
+const OWN: &str = "network";
 
 /// The server's end of the network thread.
 #[derive(Debug)]
@@ -264,6 +251,7 @@ pub(crate) struct Network {
     credentials: Credentials,
     domains: Vec<(Conn, insane_shm::counters::Counters)>,
     thread: Option<JoinHandle<()>>,
+    threads: Vec<Thread>,
     discovery: Option<discovery::Discovery>,
     states: ports::States,
 }
@@ -280,7 +268,10 @@ impl Network {
         polled: bool,
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let ports::All { ports, states, openings } = ports::open(&settings, config.domains().len() == 1, over)?;
+        let (polling, mut threads) = Threads::start(&settings)?;
+        let runs = polling.rest(&settings);
+        let ports::All { ports, states, openings } =
+            ports::open(&settings, config.domains().len() == 1, over, &polling)?;
         let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
             pid: Some(std::process::id()),
@@ -310,22 +301,32 @@ impl Network {
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
+        let core = settings.core;
         let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
         // Whoever asks before the thread has had its first turn gets a report, too.
         *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
-        let (thread, poller) = if polled {
-            (None, Some(Poller::new(hub)))
+        let (thread, poller, own) = if polled {
+            (None, Some(Poller::new(hub)), Thread::of_owner(OWN, runs, core))
         } else {
-            (Some(std::thread::Builder::new().name("insane-network".into()).spawn(move || hub.run())?), None)
+            let (tell, told) = channel();
+            let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || {
+                // Who asked waits for that.
+                let _ = tell.send(usize::try_from(core).map_or(Ok(()), pin));
+                hub.run();
+            })?;
+            let pinned = told.recv().map_err(|_| std::io::Error::other("the network thread does not start"))?;
+            (Some(thread), None, Thread::new(OWN, runs, core, pinned.as_ref().copied()))
         };
+        threads.insert(0, own);
+        let domains = counters;
         let network =
-            Self { to, to_bell, from, from_bell, report, credentials, domains: counters, thread, discovery, states };
+            Self { to, to_bell, from, from_bell, report, credentials, domains, thread, threads, discovery, states };
         Ok(Some((network, poller)))
     }
 
     /// Readable when [`Self::serve`] has something to do.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.from_bell.0.as_fd()
+        self.from_bell.as_fd()
     }
 
     pub(crate) fn tell(&self, message: ToNetwork) {
@@ -349,6 +350,7 @@ impl Network {
         let mut report = self.report.lock().map(|r| r.clone()).unwrap_or_default();
         if let Some(report) = report.as_object_mut() {
             report.insert("datapaths".into(), self.report_datapaths().into());
+            report.insert("threads".into(), self.report_threads().into());
         }
         if let (Some(report), Some(discovery)) = (report.as_object_mut(), &self.discovery) {
             report.insert("directory".into(), discovery.report());
@@ -359,6 +361,11 @@ impl Network {
     /// What became of the datapaths that the configuration names, for reports.
     pub(crate) fn report_datapaths(&self) -> Vec<serde_json::Value> {
         self.datapaths().iter().map(ports::State::report).collect()
+    }
+
+    /// The threads, for reports.
+    pub(crate) fn report_threads(&self) -> Vec<serde_json::Value> {
+        self.threads.iter().map(Thread::report).collect()
     }
 
     /// What became of the datapaths that the configuration names.

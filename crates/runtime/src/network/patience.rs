@@ -4,14 +4,12 @@
 //! the answer only much later: taken together neither is worth waiting for, since each second sleep is a long one.
 
 use crate::config;
+use insane_datapath::thread::Looking;
 use insane_shm::hogs::Hogs;
 use std::time::{Duration, Instant};
 
 /// Who is to look so long at least has been given a core of its own; below, the core is offered to others with each look.
 const OWN_CORE: Duration = Duration::from_millis(1);
-
-/// To what the time grows first.
-const GROWS: Duration = Duration::from_micros(20);
 
 /// What was done last, on which it depends how soon there is something to do again.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,10 +24,9 @@ pub(crate) enum Last {
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    least: Duration,
     pub(crate) most: Duration,
     /// How long it looks now, by what was done last.
-    spin: [Duration; 2],
+    spin: [Looking; 2],
     pub(crate) busy_at: Duration,
     /// It offers the core to others.
     pub(crate) polite: bool,
@@ -41,12 +38,13 @@ impl Patience {
     pub(crate) fn new(settings: &config::Network) -> Self {
         let least = Duration::from_micros(settings.spin_us);
         let most = least.max(Duration::from_micros(settings.spin_most_us));
-        Self { least, most, spin: [least; 2], busy_at: Duration::ZERO, polite: least < OWN_CORE, hogs: Hogs::default() }
+        let (spin, polite) = ([Looking::new(least, most); 2], least < OWN_CORE);
+        Self { most, spin, busy_at: Duration::ZERO, polite, hogs: Hogs::default() }
     }
 
     /// Whether it has looked for long enough after what was done last.
     pub(crate) fn is_over(&self, now: Duration, last: Last) -> bool {
-        now.saturating_sub(self.busy_at) >= self.spin[last as usize]
+        now.saturating_sub(self.busy_at) >= self.spin[last as usize].time()
     }
 
     /// Whether others have this core who do not give it back when it is offered: asleep it is back as soon as it is woken. `done`
@@ -69,12 +67,7 @@ impl Patience {
 
     /// It has slept: more patience, as long as some more would have saved that; less once it is in vain.
     pub(crate) fn slept(&mut self, now: Duration, woken: bool, last: Last) {
-        let spin = &mut self.spin[last as usize];
-        if now.saturating_sub(self.busy_at) >= self.most {
-            *spin = (*spin / 2).max(self.least);
-        } else if woken {
-            *spin = (*spin * 2).max(GROWS).min(self.most);
-        }
+        self.spin[last as usize].slept(now.saturating_sub(self.busy_at), woken);
     }
 }
 
@@ -98,7 +91,7 @@ mod tests {
         for woken_after in [10, 10, 10, 10, 500, 500, 500, 500, 500, 500, 500, 500] {
             one.busy_at = us(1000);
             one.slept(us(1000 + woken_after), true, Last::Took);
-            until.push(one.spin[Last::Took as usize].as_nanos() / 100);
+            until.push(one.spin[Last::Took as usize].time().as_nanos() / 100);
         }
         assert_eq!(until[..6], [200, 400, 800, 1000, 500, 250]);
         // A sleep that a timer ended says nothing.
@@ -122,7 +115,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(far.spin[Last::Took as usize], us(0));
+        assert_eq!(far.spin[Last::Took as usize].time(), us(0));
         assert_eq!(sleeps, 100 + 3, "the answer is slept for until as much patience was learned");
     }
 

@@ -6,11 +6,13 @@ use crate::network::control::Sources;
 use crate::network::hub::HANDFUL;
 use crate::network::lanes::HOME;
 use crate::network::scatter::Loans;
+use crate::network::threads::Threads;
 use insane_datagrams::{DatagramConfig, Datagrams, with_streams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Running, Tap};
+use insane_datapath::thread::{OnThread, PollingThread};
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
@@ -39,6 +41,13 @@ pub(crate) type Over = Arc<Mutex<dyn FnMut(Kind, Box<dyn Datapath>) -> Box<dyn D
 
 fn put_over(over: &Over, kind: Kind, datapath: Box<dyn Datapath>) -> Box<dyn Datapath> {
     (over.lock().unwrap_or_else(PoisonError::into_inner))(kind, datapath)
+}
+
+/// Puts a datapath on the thread that runs it, if that is not the network's own.
+fn put_on(thread: Option<&PollingThread>, datapath: Box<dyn Datapath>) -> Result<Box<dyn Datapath>, DatapathError> {
+    let Some(thread) = thread else { return Ok(datapath) };
+    let on = OnThread::new(thread, datapath).map_err(|source| DatapathError::System { call: "eventfd", source })?;
+    Ok(Box::new(on))
 }
 
 /// A datapath on which nothing came for so long is quiet.
@@ -115,6 +124,8 @@ pub(crate) struct Port {
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
     pub(crate) looks: Looks,
+    /// A thread of its own runs it, or one that it shares with others.
+    pub(crate) on_thread: bool,
 }
 
 /// Frames of a batch whose payload lies elsewhere.
@@ -274,7 +285,7 @@ impl Port {
         let (tx, apart) = (TxBatch::default(), Vec::new());
         let (loans, copies) = (Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
+        let (absent, interface, most_lent, lender, polled, on_thread) = (None, None, 0, 0, false, false);
         Self {
             kind,
             over: None,
@@ -294,6 +305,7 @@ impl Port {
             copies,
             polled,
             looks,
+            on_thread,
         }
     }
 
@@ -307,7 +319,7 @@ impl Port {
     pub(crate) fn transmit(&mut self, sources: &Sources<'_>) -> TxReport {
         let Self { tx, datapath, apart, .. } = self;
         if apart.is_empty() {
-            return datapath.transmit(tx);
+            return datapath.hand_over(tx);
         }
         let mut batch: TxBatch<'_> = std::mem::take(tx);
         for Apart { first, frames, gather, every } in apart.drain(..) {
@@ -329,10 +341,11 @@ impl Port {
     /// they lie, to where it sends from, or sends from there.
     ///
     /// Not over kernel UDP: it takes a list of pieces, and copies many small ones badly (ADR 11). Nor over TCP, whose records are put
-    /// together first, or what reads on after it has returned.
+    /// together first, by a thread of its own, which is given frames to keep, or what reads on after it has returned.
     pub(crate) fn copies_up_to(&self, frame_limit: usize) -> u32 {
         let foreign = self.datapath.capabilities().foreign;
-        if self.kind == Kind::Udp || self.over.is_some() || foreign == Foreign::InPlace {
+        let kept = self.on_thread || foreign == Foreign::InPlace;
+        if self.kind == Kind::Udp || self.over.is_some() || kept {
             return u32::MAX;
         }
         // Of what is shorter than half a frame several share one.
@@ -355,13 +368,19 @@ impl Port {
     }
 }
 
-/// Opens kernel UDP. What the kernel gives less of than was asked is logged.
-fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
+/// How kernel UDP is opened.
+fn udp_config(settings: &config::Network) -> UdpConfig {
     let mut udp = UdpConfig::new(settings.listen);
     udp.interface = (!settings.interface.is_empty()).then(|| settings.interface.clone());
     udp.receive_buffer = usize::try_from(settings.receive_buffer_kib << 10).unwrap_or(usize::MAX);
+    udp.busy_poll = (settings.busy_poll_us > 0).then(|| Duration::from_micros(settings.busy_poll_us));
     udp.stride = Some(insane_wire::frame::stride);
-    let mut datapath = UdpDatapath::new(udp);
+    udp
+}
+
+/// Opens kernel UDP. What the kernel gives less of than was asked is logged.
+fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
+    let mut datapath = UdpDatapath::new(udp_config(settings));
     datapath.open()?;
     datapath.notes().iter().for_each(|note| tracing::warn!(note, "network"));
     Ok(datapath)
@@ -402,7 +421,7 @@ fn with_engine<R: RawDatapath + 'static>(
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath, one_domain: bool) -> Result<Opened, DatapathError> {
+fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -416,7 +435,7 @@ fn xdp(settings: &config::Datapath, one_domain: bool) -> Result<Opened, Datapath
     xdp.zero_copy = settings.zero_copy;
     xdp.frames = settings.frames;
     // Who may see what is lent sees all that comes by the interface.
-    xdp.lend = settings.lend && one_domain;
+    xdp.lend = settings.lend && may_lend;
     if !settings.queues.is_empty() {
         xdp.queues = Queues::These(settings.queues.clone());
     }
@@ -459,7 +478,7 @@ fn on_interface(at: usize, interface: &str) -> String {
 fn dpdk(
     settings: &config::Datapath,
     at: usize,
-    one_domain: bool,
+    may_lend: bool,
     on: Option<&Interface>,
 ) -> Result<Opened, DatapathError> {
     let unavailable = |reason| DatapathError::Unavailable { technology: insane_datapath_dpdk::NAME, reason };
@@ -479,7 +498,7 @@ fn dpdk(
         steer: Some((address.address, settings.port).into()),
         interrupts: settings.interrupts,
         tagged: settings.vlan != 0,
-        lend: settings.lend && one_domain,
+        lend: settings.lend && may_lend,
         mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
@@ -509,6 +528,8 @@ pub(crate) struct Opening {
     pub(crate) tcp: Option<usize>,
     pub(crate) one_domain: bool,
     pub(crate) over: Over,
+    /// The thread that runs it, unless that is the network's own.
+    pub(crate) thread: Option<PollingThread>,
 }
 
 impl Opening {
@@ -529,23 +550,31 @@ impl Opening {
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
     pub(crate) fn open(&self) -> Result<(Vec<(usize, Port)>, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over, .. } = self;
+        let Self { settings: one, at, one_domain, over, thread, .. } = self;
+        let thread = thread.as_ref();
+        // A thread in between lends nothing.
+        let may_lend = *one_domain && thread.is_none();
         // Asked for first: if it is made again meanwhile, that is found.
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
         let Opened { datagrams, streams, tap, chosen } = match one.kind {
-            Kind::Dpdk => dpdk(one, *at, *one_domain, on.as_ref())?,
+            Kind::Dpdk => dpdk(one, *at, may_lend, on.as_ref())?,
             Kind::Plugin => plugin(one)?,
-            _ => xdp(one, *one_domain)?,
+            _ => xdp(one, may_lend)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-        let tcp = streams.zip(self.tcp).map(|(streams, number)| {
-            let port = Port::tapped(one.kind, put_over(over, one.kind, streams), tap.clone());
-            (number, port.over(Some(*at + 1)))
-        });
-        let mut port = Port::tapped(one.kind, put_over(over, one.kind, datagrams), tap);
+        let port = |datapath, tap| {
+            let mut port = Port::tapped(one.kind, put_on(thread, put_over(over, one.kind, datapath))?, tap);
+            port.on_thread = thread.is_some();
+            Ok(port)
+        };
+        let tcp = streams
+            .zip(self.tcp)
+            .map(|(streams, number)| port(streams, tap.clone()).map(|port: Port| (number, port.over(Some(*at + 1)))));
+        let tcp = tcp.transpose()?;
+        let mut port = port(datagrams, tap)?;
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
-        port.may_lend = if one.lend && *one_domain { port.may_lend } else { 0 };
+        port.may_lend = if one.lend && may_lend { port.may_lend } else { 0 };
         port.interface = on;
         Ok(([(*at + 1, port)].into_iter().chain(tcp).collect(), chosen))
     }
@@ -563,10 +592,18 @@ pub(crate) struct All {
 ///
 /// # Errors
 /// What is wrong with kernel UDP. Opening another one may take three seconds, if another process still has its interface.
-pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) -> Result<All, DatapathError> {
+pub(crate) fn open(
+    settings: &config::Network,
+    one_domain: bool,
+    over: &Over,
+    threads: &Threads,
+) -> Result<All, DatapathError> {
     let home = udp(settings)?;
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
-    let home = Port::new(Kind::Udp, put_over(over, Kind::Udp, Box::new(home)));
+    let tap = Tap::new(put_over(over, Kind::Udp, Box::new(home)));
+    let (control, thread) = (tap.control(), threads.of(Kind::Udp.name()));
+    let mut home = Port::tapped(Kind::Udp, put_on(thread, Box::new(tap))?, control);
+    home.on_thread = thread.is_some();
     let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
     let state = State { via: Via::of(Kind::Udp), interface, address, is, tap, losses: 0, tries: 0, lost: None };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
@@ -576,7 +613,8 @@ pub(crate) fn open(settings: &config::Network, one_domain: bool, over: &Over) ->
     for (at, one) in settings.datapath.iter().enumerate() {
         let tcp = one.tcp.then_some(next);
         next += usize::from(one.tcp);
-        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone() };
+        let thread = threads.of(one.place()).cloned();
+        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone(), thread };
         let (ports, is) = match opening.open() {
             Ok((ports, chosen)) => (ports, Ok(chosen)),
             Err(e) => {
@@ -623,6 +661,12 @@ mod tests {
             }
         }
         asked
+    }
+
+    #[test]
+    fn the_device_is_polled_if_that_is_configured_and_not_otherwise() {
+        let of = |busy_poll_us| udp_config(&config::Network { busy_poll_us, ..config::Network::default() }).busy_poll;
+        assert_eq!((of(0), of(50)), (None, Some(Duration::from_micros(50))));
     }
 
     #[test]
