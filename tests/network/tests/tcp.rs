@@ -74,7 +74,7 @@ fn reliable_streams_go_over_tcp_where_the_policy_says_so() {
     // An operator sees it.
     let doctor = a.report("doctor").unwrap();
     assert!(doctor.contains("xdp+tcp on veth1 at 10.96.0.100/24: open"), "{doctor}");
-    // As fast as it goes, and nothing else meanwhile.
+    // One after the other, without an answer between them.
     let (_stream, source, sink) = ends(&a, &b, accelerated(reliable()), "load");
     let (sent, got) = numbers(&source, &sink, true, |seen| (0..5).for_each(|_| flows(seen, &a)));
     are_whole(sent, &got, true, &a);
@@ -91,7 +91,7 @@ fn cuts_and_new_interfaces_cost_a_reliable_stream_over_tcp_nothing() {
     let (sent, mut got) = numbers(&source, &sink, true, |seen| {
         for round in 0..2 {
             flows(seen, &a);
-            // Nobody says that a cable is cut in the middle.
+            // The cable is cut.
             for end in 0..2 {
                 cables.0.ip(end, "link set veth1 down").expect("it goes down");
             }
