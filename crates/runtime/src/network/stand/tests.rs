@@ -1,6 +1,7 @@
 //! The stand itself: a hub whose other hosts are made up.
 
 mod flows;
+mod late;
 
 use super::*;
 use crate::network::domain::tests::Player;
