@@ -109,6 +109,39 @@ fn a_port_has_the_mtu_that_it_is_given() {
 }
 
 #[test]
+fn a_port_has_the_queues_that_it_is_told() {
+    let _watchdog = Watchdog::start("queues", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("memif");
+    let [one, two] = ["server", "client"].map(|role| {
+        cables.runtime(PROGRAM, usize::from(role == "client"), |config| {
+            on_dpdk(config, &library);
+            let datapath = &mut config.network.get_or_insert_default().datapath[0];
+            datapath.interface.clear();
+            datapath.device = format!("net_memif0,role={role},socket={}", socket.display());
+            datapath.queue_count = 2;
+        })
+    });
+    let (a, b) = (one.session("one"), two.session("two"));
+    for session in [&a, &b] {
+        let (_, state, text) = datapaths(session).pop().expect("two");
+        let said = "(net_memif), MTU 1500, 2 queues, of which who sends chooses, no flow rule: the device takes none";
+        assert!(state == "open" && text.contains(said), "{text}");
+        assert!(session.report("doctor").unwrap().contains(said));
+    }
+    let (stream, source, sink) = ends(&a, &b, unsparing(reliable()), "by two");
+    goes_over(&stream, "host-1", "dpdk");
+    for len in [8, 100_000] {
+        let payload: Vec<u8> = (0..len).map(|i: usize| (i * 31 + len) as u8).collect();
+        source.send(&payload).unwrap();
+        let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("{len}: {e}; {}", law(&a)));
+        assert!(message.to_vec() == payload, "{len} bytes");
+    }
+}
+
+#[test]
 fn an_mtu_that_the_device_has_not_is_said() {
     let _watchdog = Watchdog::start("mtu too large", TEST);
     let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
