@@ -202,7 +202,7 @@ fn the_streams_of_a_session_together_have_no_more_than_its_quota() {
     let mut held: Vec<_> = sources.iter().map(|_| Vec::new()).collect();
     let took: Vec<_> = sources.iter().zip(&mut held).map(|(source, held)| borrow_all(source, held)).collect();
     let all: usize = took.iter().map(|(bytes, _)| bytes).sum();
-    assert!(all <= 2 * SHARE && all >= 3 * SHARE / 2, "{all} bytes, {took:?}");
+    assert!((3 * SHARE / 2..=2 * SHARE).contains(&all), "{all} bytes, {took:?}");
     let (count, bytes) = mapped();
     assert!(bytes <= 2 * SHARE, "{count} segments of {bytes} bytes");
     // The first has what one stream may have, the last what was left.
