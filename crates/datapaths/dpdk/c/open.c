@@ -575,7 +575,7 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
     memcpy(info->address, port->address.addr_bytes, RTE_ETHER_ADDR_LEN);
     snprintf(port->chosen, sizeof port->chosen, "%s (%s), MTU %u, %s%s, %s, %s%s%s; %s started with \"%s\"", port->name, port->driver,
              port->max_frame - header_bytes(port), port->queues_text, port->rule_text,
-             port->gathers ? "it can read payload where it lies" : "payload is copied into the device's buffers first",
+             port->gathers ? "it reads payload where it lies" : "payload is copied once, into the device's buffers",
              port->wake >= 0 ? "it wakes sleepers" : "it can only be polled",
              port->shown_fd >= 0 ? ", received frames may be lent where they lie" : "",
              port->memif && !guard_is_in_place() ? ", a peer that goes while frames are under way may end this process" : "", rte_version(), eal_arguments());

@@ -200,8 +200,7 @@ fn what_was_chosen_and_what_cannot_be_is_said() {
     let mut port = memif(dpdk, folder.path(), 1, 1500);
     port.open().expect("it opens");
     let text = port.describe();
-    for part in
-        ["(net_memif)", "it can read payload where it lies", "it can only be polled", "--no-huge -m 256 --no-pci"]
+    for part in ["(net_memif)", "it reads payload where it lies", "it can only be polled", "--no-huge -m 256 --no-pci"]
     {
         assert!(text.contains(part), "{text}");
     }
