@@ -43,7 +43,7 @@ WORDS = {
         "and system time per million messages: of both hosts' runtimes, which poll, and of all applications. Paced ones "
         "send 20,000 messages a second each.",
     "threads":
-        "A runtime polls its network with one thread. Here so many runtimes share the receiving host's address, each at "
+        "A datapath of a runtime has one polling thread. Here so many runtimes share the receiving host's address, each at "
         "a port of its own, and the applications are spread over them; what is sent, and by whom, is always the same. "
         "On fewer cores than threads need, they share them; a gain there is not one of polling by several: each runtime "
         "has a path of its own, on which fewer applications' messages mix.",

@@ -48,7 +48,7 @@ pub(crate) fn modes() -> Vec<Mode> {
 
 /// What cannot be.
 pub(crate) fn absent() -> Option<Absent> {
-    let reason = "several polling threads in one runtime, or over AF_XDP: a runtime polls its network with one thread, and of an \
+    let reason = "several polling threads on one datapath of a runtime, or over AF_XDP: a datapath has one thread, and of an \
                   interface's AF_XDP one runtime has all; what is measured are runtimes beside each other over kernel UDP";
     Some(Absent { experiment: "threads", waiting: "*", reason })
 }

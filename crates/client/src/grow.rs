@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// About how large a segment is made, in bytes, unless one message needs more.
 const SEGMENT_BYTES: u64 = 2 << 20;
 
-/// How long other streams are not asked again for what they do not need: that takes their locks, and who waits for memory asks often.
+/// How long a stream does not ask the others again for what they do not need: that takes their locks, and who waits for memory asks often.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl Source {
@@ -30,7 +30,7 @@ impl Source {
         // One slot at least.
         let needed = geometry_in(1)?.bytes();
         // One stream at a time: what it finds left is its own until it has taken it.
-        let mut growing = lock(&session.growing);
+        let growing = lock(&session.growing);
         let (geometry, given_back) = {
             let mut tx = self.stream.tx.visit();
             tx.reclaim_all();
@@ -52,9 +52,12 @@ impl Source {
             if unused() < needed {
                 given_back.extend(tx.make_room(needed - unused(), len as u64));
             }
+            let asks = unused() < needed && tx.asked_others.is_none_or(|asked| asked.elapsed() >= AGAIN);
+            if asks {
+                tx.asked_others = Some(Instant::now());
+            }
             drop(tx);
-            if unused() < needed && growing.is_none_or(|asked| asked.elapsed() >= AGAIN) {
-                *growing = Some(Instant::now());
+            if asks {
                 self.take_from_others(needed, limits.memory_bytes);
             }
             let unused = unused();
@@ -97,9 +100,7 @@ impl Source {
             let given_back = {
                 let mut tx = stream.tx.visit();
                 tx.reclaim_all();
-                // Whatever their slots are for.
-                let idle = (1..=missing.div_ceil(SEGMENT_BYTES)).rev().map(|part| missing.min(part * SEGMENT_BYTES));
-                idle.map(|bytes| tx.make_room(bytes, u64::MAX)).find(|found| !found.is_empty()).unwrap_or_default()
+                tx.give_up_idle(missing)
             };
             if !given_back.is_empty() {
                 session.tell_segments(stream);

@@ -191,8 +191,8 @@ pub(crate) struct Shared {
     pub(crate) welcome: Mutex<Option<control::Welcome>>,
     limits: Mutex<Limits>,
     pub(crate) streams: Mutex<Vec<Arc<StreamShared>>>,
-    /// Held by who makes a segment for a stream, and taken before the lock of any; when other streams were last asked for theirs.
-    pub(crate) growing: Mutex<Option<Instant>>,
+    /// Held by who makes a segment for a stream, and taken before the lock of any.
+    pub(crate) growing: Mutex<()>,
     /// What all segments of the session's streams together take, in bytes. Changed with the lock of the stream.
     pub(crate) segment_bytes: Arc<AtomicU64>,
     pub(crate) endpoints: Mutex<Vec<Endpoint>>,
@@ -240,7 +240,7 @@ impl Shared {
             welcome: Mutex::new(None),
             limits: Mutex::new(Limits::default()),
             streams: Mutex::new(Vec::new()),
-            growing: Mutex::new(None),
+            growing: Mutex::new(()),
             segment_bytes: Arc::default(),
             endpoints: Mutex::new(Vec::new()),
             events: Mutex::new(VecDeque::new()),

@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 mod outcome;
 mod pack;
@@ -53,6 +54,8 @@ pub(crate) struct Tx {
     pub(crate) link_cap: u64,
     /// Segments that some link may not have mapped yet.
     pub(crate) fresh: Vec<u16>,
+    /// When other streams were asked last for what they do not need.
+    pub(crate) asked_others: Option<Instant>,
     /// Whether there ever was a link that sinks share.
     pub(crate) shares: bool,
     /// Slots taken since returned ones were last taken back.
@@ -565,8 +568,29 @@ impl Tx {
     /// Returns them, to be dropped without the lock; none when they would not be as many bytes.
     pub(crate) fn make_room(&mut self, bytes: u64, len: u64) -> Vec<Arc<Segment>> {
         let spare = self.slab.spare(bytes, len);
+        self.give_back_all(&spare)
+    }
+
+    /// Gives back segments that hold nothing, the largest first, until they are of `bytes` bytes; whatever their slots are for, but none that
+    /// was made just now. Returns them, to be dropped without the lock.
+    pub(crate) fn give_up_idle(&mut self, bytes: u64) -> Vec<Arc<Segment>> {
+        self.note_mapped();
+        let idle = self.slab.idle().filter(|(number, _)| !self.fresh.contains(number));
+        let mut idle: Vec<(u64, u16)> = idle.map(|(number, segment)| (segment.bytes(), number)).collect();
+        idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut found = 0;
+        let enough = idle.iter().take_while(|(of, _)| {
+            let before = found;
+            found += of;
+            before < bytes
+        });
+        let enough: Vec<u16> = enough.map(|(_, number)| *number).collect();
+        self.give_back_all(&enough)
+    }
+
+    fn give_back_all(&mut self, numbers: &[u16]) -> Vec<Arc<Segment>> {
         let mut segments = Vec::new();
-        for number in spare {
+        for &number in numbers {
             let Some(segment) = self.slab.give_back(number) else { continue };
             self.session_bytes.fetch_sub(segment.bytes(), Ordering::AcqRel);
             // They are made again when they are wanted again.

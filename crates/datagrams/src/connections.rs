@@ -184,6 +184,8 @@ pub(crate) struct Connections {
     reset: Vec<Connection>,
     /// Who must not be tried again before when.
     pauses: Vec<(SocketAddr, u64)>,
+    /// Who was not reached when that was last tried: what is for them holds nobody up while it is tried again.
+    absent: Vec<SocketAddr>,
     /// From which on is received next.
     turn: usize,
     /// A frame in one piece.
@@ -195,8 +197,8 @@ impl Connections {
     /// Listens at an address.
     pub(crate) fn new(engine: &mut Engine, own: SocketAddr) -> Result<Self, TcpError> {
         let listener = engine.tcp_listen(Some(own.ip()), own.port(), READY)?;
-        let (all, reset, pauses, scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { own, listener, all, reset, pauses, turn: 0, scratch, stats: StreamStats::default() })
+        let (all, reset, pauses, absent, scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { own, listener, all, reset, pauses, absent, turn: 0, scratch, stats: StreamStats::default() })
     }
 
     /// Ends all of them, and says so.
@@ -223,6 +225,13 @@ impl Connections {
                 self.pauses.remove(0);
             }
             self.pauses.push((peer, ended.born.saturating_add(PAUSE)));
+            if !ended.greeted {
+                self.absent.retain(|other| *other != peer);
+                if self.absent.len() >= MOST {
+                    self.absent.remove(0);
+                }
+                self.absent.push(peer);
+            }
         }
     }
 
@@ -282,7 +291,10 @@ impl Connections {
             // The first bytes of a connection have room.
             one.greeted = engine.tcp_send(one.connection, &greeting) == Ok(greeting.len());
             one.room = (engine.tcp_room(one.connection).unwrap_or(0), now);
+            let peer = one.peer;
+            self.absent.retain(|absent| Some(*absent) != peer);
         }
+        let Some(one) = self.all.get_mut(at) else { return };
         if !one.own && !one.greeted {
             match one.greeting(engine) {
                 Ok(Some(peer)) => return self.greeted(engine, at, peer, now),
@@ -316,6 +328,7 @@ impl Connections {
             (one.peer, one.greeted, one.used) = (Some(peer), true, now);
             one.room = (engine.tcp_room(connection).unwrap_or(0), now);
         }
+        self.absent.retain(|absent| *absent != peer);
     }
 
     /// When [`Self::tend`] has something to do that no segment announces.
@@ -327,16 +340,18 @@ impl Connections {
         silent.map(|one| one.born.saturating_add(SILENCE)).min().unwrap_or(u64::MAX)
     }
 
-    /// The connection by which goes what is for a peer; a new one if there is none.
+    /// The connection by which goes what is for a peer: one that is open, if there is any, else one that opens; a new one if there is none.
     fn to(&mut self, engine: &mut Engine, to: SocketAddr, now: u64) -> Option<usize> {
         let of = |one: &Carrier| one.peer == Some(to);
         if let Some(at) = self.all.iter().position(|one| of(one) && one.chosen) {
             return Some(at);
         }
-        let at = self.all.iter().position(of).or_else(|| self.open(engine, to, now))?;
-        let one = self.all.get_mut(at)?;
-        (one.chosen, one.room.1) = (true, now);
-        Some(at)
+        if let Some(at) = self.all.iter().position(|one| of(one) && one.greeted) {
+            let one = self.all.get_mut(at)?;
+            (one.chosen, one.room.1) = (true, now);
+            return Some(at);
+        }
+        self.all.iter().position(of).or_else(|| self.open(engine, to, now))
     }
 
     fn open(&mut self, engine: &mut Engine, to: SocketAddr, now: u64) -> Option<usize> {
@@ -347,7 +362,8 @@ impl Connections {
         self.make_room(engine, None);
         let connection = engine.tcp_connect(now, to).ok()?;
         self.stats.opened += 1;
-        self.all.push(Carrier { peer: Some(to), ..Carrier::new(connection, to.ip(), true, now) });
+        let since = if self.absent.contains(&to) { now.saturating_sub(STALL) } else { now };
+        self.all.push(Carrier { peer: Some(to), room: (0, since), ..Carrier::new(connection, to.ip(), true, now) });
         Some(self.all.len() - 1)
     }
 

@@ -37,6 +37,9 @@ use self::station::{BATCHES, SLOTS, Settled, Shared, Station};
 /// The most frames, and the bytes after which no more follow, that are copied together for the thread.
 const TOGETHER: (usize, usize) = (256, 1 << 20);
 
+/// What is said of a datapath whose thread is no more, which is so after a panic alone.
+const ENDED: &str = "its polling thread has ended, and comes back with the runtime's next start";
+
 /// A datapath that works on a polling thread.
 pub struct OnThread {
     thread: PollingThread,
@@ -65,8 +68,11 @@ impl OnThread {
     /// Puts a datapath, open or not, on a thread. Takes as much memory as 64 of its slots.
     ///
     /// # Errors
-    /// The operating system's, for want of descriptors; the datapath is dropped.
+    /// The operating system's, for want of descriptors, and of a thread that has ended; the datapath is dropped.
     pub fn new(thread: &PollingThread, inner: Box<dyn Datapath>) -> std::io::Result<Self> {
+        if thread.has_ended() {
+            return Err(std::io::Error::other(ENDED));
+        }
         let address = inner.address();
         let (to_send, to_thread) = sync_channel(BATCHES);
         let (settle, settled) = sync_channel(BATCHES);
@@ -194,6 +200,10 @@ impl Datapath for OnThread {
         if self.address.is_some() {
             return Ok(());
         }
+        let technology = self.capabilities().technology;
+        if self.thread.has_ended() {
+            return Err(DatapathError::Unavailable { technology, reason: ENDED.into() });
+        }
         let shared = &self.shared;
         self.address = self.with(|station| {
             station.inner.open()?;
@@ -237,7 +247,8 @@ impl Datapath for OnThread {
 
     fn hand_over(&mut self, batch: &mut TxBatch<'static>) -> TxReport {
         // Payload of the caller's is the caller's again when its frame has an outcome.
-        if self.address.is_none() || batch.is_done() || batch.frames().iter().any(|frame| frame.piece.is_some()) {
+        let whole = batch.pending().len() == batch.frames().len() && !batch.is_done();
+        if self.address.is_none() || !whole || batch.frames().iter().any(|frame| frame.piece.is_some()) {
             return self.transmit(batch);
         }
         let (sent, bytes) = (batch.pending().len(), batch.pending().iter().map(|frame| frame.len()).sum());
@@ -307,7 +318,7 @@ impl Datapath for OnThread {
 
     fn lost(&mut self) -> Option<String> {
         if self.thread.has_ended() {
-            return Some("its thread has ended".into());
+            return Some(ENDED.into());
         }
         self.with(|station| station.inner.lost())
     }

@@ -40,7 +40,9 @@ pub(crate) fn begin(
         return Err((Code::NotPermitted, text.into()));
     }
     let network = network.ok_or_else(|| (Code::NotFound, NO_NETWORK.to_owned()))?;
-    let Some((tap, state)) = network.tap(&wanted.datapath) else {
+    // What goes over TCP is captured with what goes besides: by the device that both leave by.
+    let of = wanted.datapath.strip_suffix("+tcp").unwrap_or(&wanted.datapath);
+    let Some((tap, state)) = network.tap(of) else {
         let there: Vec<String> = network.datapaths().iter().map(ToString::to_string).collect();
         return Err((Code::NotFound, format!("no datapath `{}` is open here: {}", wanted.datapath, there.join("; "))));
     };

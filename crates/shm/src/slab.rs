@@ -181,21 +181,19 @@ impl Slab {
         self.bytes
     }
 
+    /// Segments that nothing has a hold on.
+    pub fn idle(&self) -> impl Iterator<Item = (u16, &Arc<Segment>)> {
+        let idle = self.parts.iter().enumerate().filter(|(_, part)| part.used == 0);
+        idle.filter_map(|(n, part)| Some((u16::try_from(n).ok()?, part.segment.as_ref()?)))
+    }
+
     /// Finds segments to give back, so that together they are of `bytes` bytes or more: the largest without holds first, of
     /// those whose slots are of another size than a message of `len` bytes takes. Empty when they would not suffice.
     #[must_use]
     pub fn spare(&self, bytes: u64, len: u64) -> Vec<u16> {
         let class = class_of(len);
-        let idle = |(_, p): &(usize, &Part)| p.used == 0;
-        let mut idle: Vec<(u64, u16)> = self
-            .parts
-            .iter()
-            .enumerate()
-            .filter(idle)
-            .filter_map(|(n, p)| Some((p.segment.as_ref()?, u16::try_from(n).ok()?)))
-            .filter(|(s, _)| class_of(s.geometry().stride) != class)
-            .map(|(s, n)| (s.bytes(), n))
-            .collect();
+        let other = self.idle().filter(|(_, segment)| class_of(segment.geometry().stride) != class);
+        let mut idle: Vec<(u64, u16)> = other.map(|(n, segment)| (segment.bytes(), n)).collect();
         idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let mut found = 0;
         let enough = idle.iter().position(|(bytes_of, _)| {

@@ -503,6 +503,11 @@ impl Path {
         self.config.max_frame = bytes;
     }
 
+    /// From now on payloads of up to so many bytes are copied into frames ([`Config::copy_bytes`]).
+    pub fn set_copy_bytes(&mut self, bytes: u32) {
+        self.config.copy_bytes = bytes;
+    }
+
     /// The longest message that travels in one frame now, in bytes, if nothing is said of it but its priority.
     #[must_use]
     pub fn whole_bytes(&self) -> u32 {

@@ -5,10 +5,17 @@ use insane_runtime::config::{Config, Thread, Waits};
 use insane_tests_host::{Watchdog, payload};
 use insane_tests_network::{LIMIT, Process, eventually, hosts, law, law_holds, reliable, status, two_with};
 use serde_json::Value;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// More cores than any machine that runs this has.
 const NO_CORE: i32 = 1023;
+
+/// One of them at a time: threads are counted.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What a report says of the network side's own thread.
 fn own(session: &Session) -> Value {
@@ -27,6 +34,7 @@ fn cores(name: &str) -> Vec<String> {
 
 #[test]
 fn the_network_thread_is_on_its_core_and_a_core_that_is_not_there_is_said_and_does_no_harm() {
+    let _alone = alone();
     let _watchdog = Watchdog::start("threads", Duration::from_secs(60));
     let all = std::fs::read_to_string("/proc/self/status").unwrap();
     let all = all.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
@@ -92,6 +100,7 @@ fn talk(near: &Session, far: &Session, qos: Qos) {
 
 #[test]
 fn udp_on_a_thread_of_its_own_carries_messages_both_ways_however_that_waits() {
+    let _alone = alone();
     let _watchdog = Watchdog::start("udp on a thread", Duration::from_secs(100));
     for wait in [Waits::Adaptive, Waits::Sleep, Waits::Spin] {
         let mut hosts = hosts(2, |_, config| threaded(config, wait));
@@ -112,6 +121,7 @@ fn udp_on_a_thread_of_its_own_carries_messages_both_ways_however_that_waits() {
 
 #[test]
 fn an_idle_host_costs_next_to_nothing_with_a_thread_for_its_datapath() {
+    let _alone = alone();
     let _watchdog = Watchdog::start("idle threads", Duration::from_secs(60));
     let hosts = two_with(env!("CARGO_BIN_EXE_runtime"), |config| threaded(config, Waits::Adaptive));
     let [near, far] = hosts.each_ref().map(|host| host.session("says little"));

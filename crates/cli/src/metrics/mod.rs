@@ -37,11 +37,6 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 impl Metrics {
     pub(crate) fn run(&self, context: &Context) -> Outcome {
-        if context.json {
-            return Err(Failure::usage(
-                "--json is given: metrics are no JSON, `insane status --json` is the same as JSON",
-            ));
-        }
         if let Some(address) = self.listen {
             self.allow(address.ip()).map_err(Failure::usage)?;
             let (context, most) = (context.clone(), self.most_series);
@@ -56,7 +51,14 @@ impl Metrics {
                     usage: false,
                 })
             }
-            None => Ok(std::io::stdout().write_all(text(context, self.most_series, Format::OpenMetrics)?.as_bytes())?),
+            None => {
+                let text = text(context, self.most_series, Format::OpenMetrics)?;
+                if context.json {
+                    let why = "--json is given: metrics are no JSON, `insane status --json` is the same as JSON";
+                    return Err(Failure::usage(why));
+                }
+                Ok(std::io::stdout().write_all(text.as_bytes())?)
+            }
         }
     }
 
@@ -88,9 +90,8 @@ fn text(context: &Context, most_series: u64, format: Format) -> Result<String, F
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // node_exporter runs as a user of its own, and reads no file whose name ends otherwise than in .prom.
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".insane-metrics-").permissions(std::fs::Permissions::from_mode(0o644));
-    let mut new = builder.tempfile_in(folder)?;
+    let mut new = tempfile::Builder::new().prefix(".insane-metrics-").tempfile_in(folder)?;
+    new.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
     new.write_all(text.as_bytes())?;
     new.persist(file).map_err(|why| why.error)?;
     Ok(())

@@ -34,7 +34,7 @@ impl Tx {
         self.links[at].as_ref().is_none_or(|link| link.producer.is_mapped(segment))
     }
 
-    fn note_mapped(&mut self) {
+    pub(super) fn note_mapped(&mut self) {
         let links = &self.links;
         self.fresh.retain(|number| links.iter().flatten().any(|link| !link.producer.is_mapped(*number)));
     }

@@ -116,6 +116,8 @@ const char *queues_argument(const char *name);
 const char *queues_one(const char *name);
 /* Decides by how many queues a port receives, and how frames are spread over them. */
 void queues_choose(insane_datapath_port *port, const struct rte_eth_dev_info *info, struct rte_eth_conf *conf);
+/* After its driver has refused several that nobody asked for. */
+void queues_only_one(insane_datapath_port *port, struct rte_eth_conf *conf);
 /* How many queues to send by it is to have. Only the first is used: frames to one address stay in order. */
 uint16_t queues_to_send(const insane_datapath_port *port, const struct rte_eth_dev_info *info);
 /* Asks a device that is started for a rule that spreads what comes for the port's own UDP port over its queues. */

@@ -126,7 +126,10 @@ static void complete(const insane_datapath_port *port, char *arguments, size_t r
     }
     const char *queues = queues_argument(port->name);
     size_t used = strlen(more);
-    uint32_t asked = starts(port->name, "net_af_xdp") ? RTE_MIN(port->choice.queues, port->channels) : port->choice.queues;
+    uint32_t asked = port->choice.queues;
+    /* What comes by others than it has goes to the kernel. */
+    if (starts(port->name, "net_af_xdp"))
+        asked = RTE_MIN(asked != 0 ? asked : MOST_QUEUES, port->channels);
     if (queues != NULL && asked > 1 && !device_argument(device, queues, value, sizeof value))
         snprintf(more + used, sizeof more - used, ",%s=%u", queues, asked);
     bool first = given == NULL || given[1] == 0;
@@ -439,6 +442,11 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
     uint16_t sending = queues_to_send(port, &info);
     eal_log_mark();
     result = rte_eth_dev_configure(port->id, port->queues, sending, &conf);
+    /* Nobody has asked for several. */
+    if (result != 0 && port->physical && port->queues > 1 && port->choice.queues == 0) {
+        queues_only_one(port, &conf);
+        result = rte_eth_dev_configure(port->id, port->queues, sending, &conf);
+    }
     uint16_t receive = (uint16_t)port->choice.ring, send = (uint16_t)port->choice.ring;
     if (result == 0)
         result = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &receive, &send);

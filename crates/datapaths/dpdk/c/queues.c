@@ -58,6 +58,11 @@ void queues_choose(insane_datapath_port *port, const struct rte_eth_dev_info *in
         one = "it has no RSS over UDP/IP";
         most = 1;
     }
+    /* Each queue that wakes takes an interrupt of its own, and not every card has several. */
+    if (asked == 0 && spread != 0 && port->wakes) {
+        one = "with interrupts it has more if it is told so";
+        most = 1;
+    }
     uint32_t wanted = asked != 0 ? asked : given ? most : spread != 0 ? ENOUGH_QUEUES : 1;
     port->queues = (uint16_t)RTE_MAX(RTE_MIN(wanted, most), 1u);
     int at = port->queues == 1 ? snprintf(text, room, "one queue") : snprintf(text, room, "%u queues", port->queues);
@@ -71,6 +76,14 @@ void queues_choose(insane_datapath_port *port, const struct rte_eth_dev_info *in
         conf->rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
         conf->rx_adv_conf.rss_conf.rss_hf = spread;
     }
+}
+
+void queues_only_one(insane_datapath_port *port, struct rte_eth_conf *conf)
+{
+    port->queues = 1;
+    snprintf(port->queues_text, sizeof port->queues_text, "one queue: its driver refuses several");
+    conf->rxmode.mq_mode = RTE_ETH_MQ_RX_NONE;
+    conf->rx_adv_conf.rss_conf.rss_hf = 0;
 }
 
 uint16_t queues_to_send(const insane_datapath_port *port, const struct rte_eth_dev_info *info)
@@ -100,8 +113,8 @@ void queues_steer(insane_datapath_port *port)
     struct rte_flow_item_udp udp = { .hdr.dst_port = is_four ? four->sin_port : six->sin6_port };
     struct rte_flow_item_udp udp_mask = { .hdr.dst_port = UINT16_MAX };
     if (!is_four) {
-        memcpy(v6.hdr.dst_addr, &six->sin6_addr, sizeof v6.hdr.dst_addr);
-        memset(v6_mask.hdr.dst_addr, 0xff, sizeof v6_mask.hdr.dst_addr);
+        memcpy(&v6.hdr.dst_addr, &six->sin6_addr, sizeof v6.hdr.dst_addr);
+        memset(&v6_mask.hdr.dst_addr, 0xff, sizeof v6_mask.hdr.dst_addr);
     }
     struct rte_flow_item items[5] = { { .type = RTE_FLOW_ITEM_TYPE_ETH } };
     unsigned at = 1;

@@ -170,7 +170,7 @@ pub(crate) enum Known {
     Dormant,
 }
 
-/// What a path is told. Everything is copied into its frames.
+/// What a path is told. Everything is copied into its frames, unless its port can do better (`Port::copies_up_to`).
 pub(crate) fn path_config(settings: &config::Network, host: u128, frame_limit: usize, can_check: bool) -> Config {
     let silence = Duration::from_millis(settings.silence_ms);
     Config {

@@ -713,8 +713,9 @@ impl Hub {
             reach(Step::Transmit);
             let sources = Sources { underway: &self.underway, domains: &self.domains };
             let report = self.ports[port].transmit(&sources);
-            // A thread that is behind with all it was given wakes this one: it may need the core for that.
-            busy |= !self.ports[port].on_thread || report.sent + report.refused > 0;
+            // A thread that is behind with all it was given wakes this one, as TCP does that had no room: they may need the core for that.
+            let wakes = self.ports[port].on_thread || self.ports[port].via().tcp;
+            busy |= !wakes || report.sent + report.refused > 0;
             if report.sent > 0 && self.ports[port].polled {
                 self.polled_at = Some(now);
             }

@@ -46,7 +46,8 @@ fn put_over(over: &Over, kind: Kind, datapath: Box<dyn Datapath>) -> Box<dyn Dat
 /// Puts a datapath on the thread that runs it, if that is not the network's own.
 fn put_on(thread: Option<&PollingThread>, datapath: Box<dyn Datapath>) -> Result<Box<dyn Datapath>, DatapathError> {
     let Some(thread) = thread else { return Ok(datapath) };
-    let on = OnThread::new(thread, datapath).map_err(|source| DatapathError::System { call: "eventfd", source })?;
+    let on =
+        OnThread::new(thread, datapath).map_err(|source| DatapathError::System { call: "a polling thread", source })?;
     Ok(Box::new(on))
 }
 
@@ -568,15 +569,16 @@ impl Opening {
             port.on_thread = thread.is_some();
             Ok(port)
         };
+        // A thread looks at the one that was made first before the other, as the network's own does: what comes is mostly for that.
+        let mut datagrams = port(datagrams, tap.clone())?;
         let tcp = streams
             .zip(self.tcp)
-            .map(|(streams, number)| port(streams, tap.clone()).map(|port: Port| (number, port.over(Some(*at + 1)))));
+            .map(|(streams, number)| port(streams, tap).map(|port: Port| (number, port.over(Some(*at + 1)))));
         let tcp = tcp.transpose()?;
-        let mut port = port(datagrams, tap)?;
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
-        port.may_lend = if one.lend && may_lend { port.may_lend } else { 0 };
-        port.interface = on;
-        Ok(([(*at + 1, port)].into_iter().chain(tcp).collect(), chosen))
+        datagrams.may_lend = if one.lend && may_lend { datagrams.may_lend } else { 0 };
+        datagrams.interface = on;
+        Ok(([(*at + 1, datagrams)].into_iter().chain(tcp).collect(), chosen))
     }
 }
 

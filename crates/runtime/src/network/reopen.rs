@@ -296,10 +296,12 @@ impl Hub {
 
     /// Frames of another length may go by a port now, and come.
     fn tell_limits(&mut self, number: usize) {
-        let datapath = &mut self.ports[number].datapath;
-        let most = u32::try_from(datapath.capabilities().max_frame).unwrap_or(u32::MAX);
+        let port = &mut self.ports[number];
+        let most = u32::try_from(port.datapath.capabilities().max_frame).unwrap_or(u32::MAX);
         for lane in self.hosts.iter_mut().filter_map(|host| host.lanes.lane(number)) {
-            lane.path.set_frame_limit(datapath.frame_limit(lane.address));
+            let limit = port.datapath.frame_limit(lane.address);
+            lane.path.set_frame_limit(limit);
+            lane.path.set_copy_bytes(port.copies_up_to(limit));
             if number != HOME {
                 lane.path.set_max_frame(most);
             }

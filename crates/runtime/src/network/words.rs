@@ -290,33 +290,53 @@ impl Hub {
 
     /// Accepts a flow once its host has said hello, its source is known and a sink is attached.
     pub(crate) fn try_accept(&mut self, host: usize, epoch: Epoch) {
+        // The peer says how many there are that are refused.
+        while self.refuses_next(host, epoch) {}
+        self.accept_next(host, epoch);
+    }
+
+    /// Refuses the flow that is to be accepted next if it is not what its source was announced as; whether it was so. What a reliable
+    /// flow brings is kept until its sinks have it, for a source that nobody waits for so; what another loses of a reliable source is
+    /// missed by nobody.
+    fn refuses_next(&mut self, host: usize, epoch: Epoch) -> bool {
+        let Some((Asked { flow, reliable, .. }, at, source)) = self.next_asked(host, epoch) else { return false };
+        if self.domains[at].remotes[source].as_ref().is_none_or(|remote| remote.reliable == reliable) {
+            return false;
+        }
+        let one = &mut self.hosts[host];
+        one.mismatched += 1;
+        one.withdraw_request(flow);
+        one.lanes.refuse(flow, 4);
+        if one.mismatched == 1 {
+            tracing::warn!(host = one.name, %epoch, reliable, "refused a flow that is not what its source was announced as");
+        }
+        true
+    }
+
+    /// The flow that is to be accepted next of a source, with the places of its domain and of the source, if those are known.
+    fn next_asked(&self, host: usize, epoch: Epoch) -> Option<(Asked, usize, usize)> {
+        // One that overtook the hello of another runtime would be the old one's.
+        let one = Some(&self.hosts[host]).filter(|one| one.greeted)?;
+        let asked = *one.requested.get(&epoch)?.front()?;
+        let at = self.domains.iter().position(|d| d.number == asked.domain)?;
+        let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
+        Some((asked, at, self.domains[at].remotes.position(fits)?))
+    }
+
+    fn accept_next(&mut self, host: usize, epoch: Epoch) {
         // One that overtook the hello of another runtime would be the old one's.
         let one = Some(&self.hosts[host]).filter(|one| one.greeted);
         let asked = one.and_then(|one| one.requested.get(&epoch)).and_then(|asked| asked.front());
-        let Some(Asked { flow, domain: number, reliable }) = asked.copied() else { return };
-        let Some(at) = self.domains.iter().position(|d| d.number == number) else {
+        let Some(number) = asked.map(|asked| asked.domain) else { return };
+        if !self.domains.iter().any(|d| d.number == number) {
             let one = &mut self.hosts[host];
             let asked = one.requested.remove(&epoch).unwrap_or_default();
             one.foreign += asked.len() as u64;
             asked.into_iter().for_each(|asked| one.lanes.refuse(asked.flow, 2));
             return;
-        };
-        let fits = |r: &Remote| r.epoch == epoch && r.host == host && !r.ending && !r.closing;
-        let Some(source) = self.domains[at].remotes.position(fits) else { return };
-        let Some(remote) = self.domains[at].remotes[source].as_ref() else { return };
-        // What a reliable flow brings is kept until its sinks have it, for a source that nobody waits for so; what another loses of a
-        // reliable source is missed by nobody.
-        if remote.reliable != reliable {
-            let one = &mut self.hosts[host];
-            one.mismatched += 1;
-            one.withdraw_request(flow);
-            one.lanes.refuse(flow, 4);
-            if one.mismatched == 1 {
-                tracing::warn!(host = one.name, %epoch, reliable, "refused a flow that is not what its source was announced as");
-            }
-            return self.try_accept(host, epoch);
         }
-        if !remote.is_attached() {
+        let Some((Asked { flow, .. }, at, source)) = self.next_asked(host, epoch) else { return };
+        if !self.domains[at].remotes[source].as_ref().is_some_and(Remote::is_attached) {
             return;
         }
         // What comes by the one before is before it. So it is on one path, too: what still waits to go there takes turns with what is
