@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use insane_wire::fragment::{Fragments, whole_limit};
 use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
-use insane_wire::frame::record::{FRAGMENT_BYTES, MESSAGE_BYTES, Part};
+use insane_wire::frame::record::{FRAGMENT_BYTES, MESSAGE_BYTES, Message, Part};
 use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_message, next_part};
 
 use crate::config::Outgoing;
@@ -807,15 +807,10 @@ fn add_bundle(
     if fit.count == 0 || (fit.count == 1 && fit.first > SMALL) {
         let (token, at, len) = (message.token, span.offset + BUNDLE_WORD, fit.first);
         let one = Gone { len: fit.len, count: 1, payload: len };
-        let (fits, gather) = if len > copy_bytes {
-            (frame.message_apart(&head, len as usize), Some(Gather { token, offset: at, len }))
-        } else {
-            (frame.message_from(&head, len as usize, |out| payloads.copy(token, at, len, out)), None)
-        };
-        return match fits {
-            true => Bundled::Gone(one, gather),
-            false if frame.is_empty() => Bundled::TooLong(one),
-            false => Bundled::Full,
+        return match add_whole(frame, &head, Gather { token, offset: at, len }, copy_bytes, payloads) {
+            Some(gather) => Bundled::Gone(one, gather),
+            None if frame.is_empty() => Bundled::TooLong(one),
+            None => Bundled::Full,
         };
     }
     let fill = |out: &mut Vec<u8>| payloads.copy_bundle(message.token, rest, fit, out);
@@ -823,6 +818,21 @@ fn add_bundle(
         return Bundled::Gone(Gone { len: fit.len, count: fit.count, payload: fit.payload }, None);
     }
     Bundled::Full
+}
+
+/// Adds a whole message to a frame if it fits; says what of it is to be gathered: all, or nothing.
+fn add_whole(
+    frame: &mut FrameBuilder<'_>,
+    head: &Message,
+    payload: Gather,
+    copy_bytes: u32,
+    payloads: &mut dyn Payloads,
+) -> Option<Option<Gather>> {
+    let Gather { token, offset, len } = payload;
+    if len > copy_bytes {
+        return frame.message_apart(head, len as usize).then_some(Some(payload));
+    }
+    frame.message_from(head, len as usize, |out| payloads.copy(token, offset, len, out)).then_some(None)
 }
 
 /// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.
@@ -839,11 +849,8 @@ fn add_message(
     let (len, token, base) = (message.len, message.token, message.base);
     let limit = frame.len() + frame.room();
     if span.len == len && len as usize <= whole_limit(limit, &head) {
-        if len <= copy_bytes {
-            let added = frame.message_from(&head, len as usize, |out| payloads.copy(token, base, len, out));
-            return added.then_some((len, None));
-        }
-        return frame.message_apart(&head, len as usize).then_some((len, Some(Gather { token, offset: base, len })));
+        let payload = Gather { token, offset: base, len };
+        return add_whole(frame, &head, payload, copy_bytes, payloads).map(|gather| (len, gather));
     }
     let size = Fragments::new(len, limit, &head)?.size();
     // To the end of the part that a fresh cut would have here, so that resent parts are of the same sizes.
