@@ -74,7 +74,8 @@ class Stream:
 
 @final
 class Outcome:
-    """How many intended sinks of a message are in each state."""
+    """How many intended sinks of a message are in each state. Of sinks of other hosts, best effort, losses are counted and
+    not named: a message is said to be delivered once as many have ended as were emitted before and with it."""
 
     intended: int
     pending: int

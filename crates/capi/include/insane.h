@@ -90,7 +90,8 @@ typedef struct insane_copies {
     uint64_t here;      /* messages that were copied together in this process */
 } insane_copies_t;
 
-/* How many intended sinks of a message are in each state. */
+/* How many intended sinks of a message are in each state. Of sinks of other hosts, best effort, losses are counted and not named: a
+ * message is said to be delivered once as many have ended as were emitted before and with it. */
 typedef struct insane_outcome {
     uint32_t intended, pending, delivered, dropped, expired, unconfirmed;
 } insane_outcome_t;

@@ -4,6 +4,9 @@ use super::Tx;
 use crate::error::{Code, Error, Result};
 
 /// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
+///
+/// Of sinks of other hosts, best effort, losses are counted and not named: a message is said to be delivered once as many have ended as
+/// were emitted before and with it. Their counts are exact ([`crate::Session::counts`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Sinks that the message was meant for.
