@@ -15,6 +15,9 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_runtime");
 /// The message size that is spoken of.
 const LARGE: usize = 64 << 10;
 
+/// Which goes in one frame of an MTU of 1500.
+const ONE_FRAME: usize = 1400;
+
 fn payload(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + number * 7 + at / 251) as u8).collect()
 }
@@ -140,6 +143,89 @@ fn and_so_they_are_over_dpdk() {
     let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
     let Some(cables) = Cables::new() else { return };
     come_in_frames(&cables, "dpdk", unsparing, |config| on_dpdk(config, &library));
+}
+
+/// Sends a message until it has come in its one frame: until the link knows the memory, as in [`pass_in_frames`].
+fn pass_in_one_frame<'s>(source: &Source, sink: &'s Sink, bytes: &[u8], of: &Session) -> Message<'s> {
+    let mut came = None;
+    let in_frame = eventually(|| {
+        drop(came.take());
+        let before = sink.copies().scattered;
+        came = Some(pass(source, sink, bytes, of));
+        sink.copies().scattered > before
+    });
+    assert!(in_frame, "it never came in its frame: {}", status(of));
+    came.expect("one came")
+}
+
+/// Messages that go in one frame come in it, and nobody copies them, whatever the sink reads them as; shorter ones are copied as ever.
+fn come_in_one_frame(
+    cables: &Cables,
+    (datapath, len): (&str, usize),
+    asking: impl Fn(Qos) -> Qos,
+    change: impl Fn(&mut Config),
+) {
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, &change));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    for (name, qos) in [("plain", asking(Qos::default())), ("sure", asking(reliable()))] {
+        let sink = scattered(&b, qos, name);
+        let (stream, source) = source(&a, qos, name, 1);
+        goes_over(&stream, "host-1", datapath);
+        drop(pass_in_one_frame(&source, &sink, &payload(0, len), &a));
+        let (before, mut copied) = (sink.copies(), 0);
+        for number in 1..=100 {
+            let sent = payload(number, len - number);
+            let message = pass(&source, &sink, &sent, &a);
+            assert!(by_pieces(&message) == sent && message.to_vec() == sent, "message {number} of {name} differs");
+            assert!(message.pieces().len() == 1 && message.contiguous().as_ptr() == message.as_ptr());
+            assert_eq!(Some(message.as_ptr()), message.pieces().next().map(|piece| piece.as_ptr()), "it is read in place");
+            // On a busy machine the stream may go over UDP for a while, or a message comes again and waits for others.
+            copied += u64::from(message.copies());
+        }
+        let after = sink.copies();
+        let (scattered, pieces) = (after.scattered - before.scattered, after.pieces - before.pieces);
+        assert!(copied <= 10 && scattered >= 90 && pieces == scattered, "{copied} copied: {after:?}");
+        assert_eq!((after.here, after.runtime - before.runtime), (0, copied));
+        let message = pass_in_one_frame(&source, &sink, &payload(7, len), &a);
+        assert!(eventually(|| lent(&b) >= 1), "what is out is counted");
+        assert!(by_pieces(&message) == payload(7, len));
+        drop(message);
+        // What is short is copied: its frame would be out for the sake of little.
+        let (before, small) = (sink.copies(), payload(3, 700));
+        let message = pass(&source, &sink, &small, &a);
+        assert!(by_pieces(&message) == small && message.copies() == 1);
+        assert_eq!(sink.copies().scattered, before.scattered);
+        drop(message);
+        assert!(eventually(|| lent(&b) == 0), "{} frames are out", lent(&b));
+    }
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn messages_of_one_frame_are_read_in_it() {
+    let _watchdog = Watchdog::start("one frame over xdp", TEST);
+    let Some(cables) = Cables::new() else { return };
+    come_in_one_frame(&cables, ("xdp", ONE_FRAME), accelerated, |_| ());
+}
+
+#[test]
+fn and_so_are_those_of_one_frame_over_dpdk() {
+    let _watchdog = Watchdog::start("one frame over dpdk", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    come_in_one_frame(&cables, ("dpdk", ONE_FRAME), unsparing, |config| on_dpdk(config, &library));
+}
+
+#[test]
+fn a_jumbo_frame_has_all_of_a_larger_message() {
+    let _watchdog = Watchdog::start("jumbo frames", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let Some(cables) = Cables::new() else { return };
+    (0..2).for_each(|end| cables.0.ip(end, "link set dev veth1 mtu 9000").map(drop).expect("an interface for them"));
+    come_in_one_frame(&cables, ("dpdk", 8 << 10), unsparing, |config| {
+        on_dpdk(config, &library);
+        config.network.get_or_insert_default().datapath[0].mtu = 9000;
+    });
 }
 
 /// Three sinks of one source: one keeps all that it gets, one takes messages as they come, one is as any other.

@@ -9,7 +9,7 @@ use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
 use crate::network::marked::Looker;
-use crate::network::scatter::{List, Making, is_making};
+use crate::network::scatter::{List, Loan, Making, Parts, is_making};
 use insane_shm::counters::Counters;
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
@@ -187,6 +187,8 @@ pub(crate) struct Found {
 pub(crate) enum Arrived<'a> {
     /// In memory that is the caller's.
     Bytes(&'a [u8]),
+    /// In a frame that is lent, for sinks that want it there ([`Domain::arrived`]).
+    Lent(&'a [u8], &'a Arc<Loan>),
     /// In a slot of the domain, which is given with it, or under the name of one that is in the making ([`is_making`]).
     Slot(SlotId, u32),
 }
@@ -398,17 +400,21 @@ impl Domain {
         let made: Vec<u8>;
         let mut parts = None;
         let mut arrived = *arrived;
-        if let Arrived::Slot(slot, _) = arrived {
-            match is_making(slot).then(|| self.take_making(slot)) {
-                Some(Some(Making::Frames(total, frames))) => parts = Some((total, frames)),
-                Some(Some(Making::Slot(total, slot))) => arrived = Arrived::Slot(slot, total),
-                Some(Some(Making::Heap(bytes))) => {
+        match arrived {
+            Arrived::Slot(slot, _) if is_making(slot) => match self.take_making(slot) {
+                Some(Making::Frames(total, frames)) => parts = Some((total, frames)),
+                Some(Making::Slot(total, slot)) => arrived = Arrived::Slot(slot, total),
+                Some(Making::Heap(bytes)) => {
                     made = bytes;
                     arrived = Arrived::Bytes(&made);
                 }
-                Some(None) => return true,
-                None => {}
+                None => return true,
+            },
+            Arrived::Lent(bytes, loan) => {
+                parts = Parts::whole(bytes, loan).map(|whole| (bytes.len() as u32, whole));
+                arrived = Arrived::Bytes(bytes);
             }
+            Arrived::Bytes(_) | Arrived::Slot(..) => {}
         }
         if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
             d.flags |= self.copies_into(slot);
@@ -428,7 +434,7 @@ impl Domain {
                 d.length = len;
                 Some(slot)
             }
-            Arrived::Bytes(bytes) => {
+            Arrived::Bytes(bytes) | Arrived::Lent(bytes, _) => {
                 d.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 None
             }
