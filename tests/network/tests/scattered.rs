@@ -178,7 +178,11 @@ fn come_in_one_frame(
             let message = pass(&source, &sink, &sent, &a);
             assert!(by_pieces(&message) == sent && message.to_vec() == sent, "message {number} of {name} differs");
             assert!(message.pieces().len() == 1 && message.contiguous().as_ptr() == message.as_ptr());
-            assert_eq!(Some(message.as_ptr()), message.pieces().next().map(|piece| piece.as_ptr()), "it is read in place");
+            assert_eq!(
+                Some(message.as_ptr()),
+                message.pieces().next().map(|piece| piece.as_ptr()),
+                "it is read in place"
+            );
             // On a busy machine the stream may go over UDP for a while, or a message comes again and waits for others.
             copied += u64::from(message.copies());
         }

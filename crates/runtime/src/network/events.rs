@@ -11,13 +11,13 @@ use crate::network::memory::slot_of;
 use crate::network::outlet::{Arrived, Remote};
 use crate::network::scatter::Loan;
 use crate::network::{FromNetwork, intake};
-use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate};
+use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_TIMESTAMP, Fate};
 use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies, Row};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
 use insane_wire::error::Code;
-use insane_wire::frame::record::{Message, Place, bundled};
+use insane_wire::frame::record::Message;
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::event::epoll;
@@ -453,33 +453,18 @@ impl Hub {
             self.hosts[host].lanes.advance(flow, message.sequence);
             self.hosts[host].lanes.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
-            let mut d = self.descriptor(domain, source, message);
+            let d = self.descriptor(domain, source, message);
             let to = &mut self.domains[domain];
-            let (mut messages, mut bytes) = (0, 0);
-            match arrived {
-                // Of a reliable flow each is confirmed by itself, and what stays in its frame is in no pack.
-                Arrived::Bytes(all) if bundle > 0 && (to.is_reliable(source) || to.parts_with(source, all, loan)) => {
-                    for payload in bundled(all, Place { at: 0, len: all.len() }) {
-                        let payload = all.get(payload.range()).unwrap_or(&[]);
-                        if to.deliver(source, d, &to.arrived(source, payload, loan), 0) {
-                            (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
-                        }
-                        d.sequence = d.sequence.wrapping_add(1);
-                    }
-                }
+            let (messages, bytes) = match arrived {
+                Arrived::Bytes(all) if bundle > 0 => to.deliver_bundle(source, d, (all, bundle), loan, self.coming),
                 _ => {
-                    if bundle > 0 {
-                        (d.flags, d.count) = (d.flags | FLAG_PACKED, bundle);
-                    }
                     let arrived = match arrived {
-                        Arrived::Bytes(all) if bundle == 0 => to.arrived(source, all, loan),
+                        Arrived::Bytes(all) => to.arrived(source, all, loan),
                         other => other,
                     };
-                    if to.deliver(source, d, &arrived, self.coming) {
-                        (messages, bytes) = (u32::from(bundle.max(1)), len);
-                    }
+                    (u32::from(to.deliver(source, d, &arrived, self.coming)), len)
                 }
-            }
+            };
             if messages > 0 {
                 self.hosts[host].lanes.consumed(flow, messages, bytes);
             }

@@ -310,9 +310,7 @@ impl Hub {
             Load::Bundle(bytes) => (d.count, length(bytes)),
             Load::Pack(_) => (d.count, d.length.next_multiple_of(bytes_for(0))),
             Load::Run(bytes, spots) => (u16::try_from(spots.len()).unwrap_or(u16::MAX), length(bytes)),
-            Load::Slots(lent) => {
-                (u16::try_from(lent.len()).unwrap_or(u16::MAX), lent.last().map_or(0, Lent::end))
-            }
+            Load::Slots(lent) => (u16::try_from(lent.len()).unwrap_or(u16::MAX), lent.last().map_or(0, Lent::end)),
         };
         let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;

@@ -20,7 +20,7 @@ use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{SlotId, Told, geometry_for, stride_for};
 use insane_shm::steps::{Step, reach};
-use insane_wire::frame::record::{Message, bundle_longest};
+use insane_wire::frame::record::{Message, Place, bundle_longest, bundled};
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
 use smallvec::SmallVec;
@@ -492,6 +492,37 @@ impl Domain {
         }
         self.hand_out(source, &mut d, inside, slot);
         true
+    }
+
+    /// Hands the messages of a bundle to the local sinks of their source, as [`Self::deliver`] does: together, unless each is confirmed by
+    /// itself, as those of a reliable source, or some stays in the frame, which is lent. How many have left the network's own memory,
+    /// and their bytes.
+    pub(crate) fn deliver_bundle(
+        &mut self,
+        source: usize,
+        mut d: Descriptor,
+        (bundle, count): (&[u8], u16),
+        loan: Option<&Arc<Loan>>,
+        coming: usize,
+    ) -> (u32, u64) {
+        let payloads = || {
+            let places = bundled(bundle, Place { at: 0, len: bundle.len() });
+            places.map(|place| bundle.get(place.range()).unwrap_or(&[]))
+        };
+        let stays = |payload| matches!(self.arrived(source, payload, loan), Arrived::Lent(..));
+        if !self.is_reliable(source) && (loan.is_none() || !payloads().any(stays)) {
+            (d.flags, d.count) = (d.flags | FLAG_PACKED, count);
+            let taken = self.deliver(source, d, &Arrived::Bytes(bundle), coming);
+            return if taken { (count.into(), bundle.len() as u64) } else { (0, 0) };
+        }
+        let (mut messages, mut bytes) = (0, 0);
+        for payload in payloads() {
+            if self.deliver(source, d, &self.arrived(source, payload, loan), 0) {
+                (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
+            }
+            d.sequence = d.sequence.wrapping_add(1);
+        }
+        (messages, bytes)
     }
 
     /// Hands a message that came alone, small, best effort, with nothing said of it but its priority, to the only open sink of its

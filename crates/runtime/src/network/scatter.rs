@@ -14,7 +14,6 @@ use insane_shm::link::{Descriptor, FLAG_COPIED};
 use insane_shm::scatter::{MAX_PIECES, Place, bytes_for, write};
 use insane_shm::segment::{Geometry, Segment};
 use insane_shm::slab::{MAX_SEGMENTS, SlotId};
-use insane_wire::frame::record::{self, bundled};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -324,12 +323,6 @@ impl Domain {
         loan.filter(stays).map_or(Arrived::Bytes(bytes), |loan| Arrived::Lent(bytes, loan))
     }
 
-    /// Whether some message of a bundle stays in its frame, so that none of it are handed on together.
-    pub(crate) fn parts_with(&self, source: usize, bundle: &[u8], loan: Option<&Arc<Loan>>) -> bool {
-        let mut payloads = bundled(bundle, record::Place { at: 0, len: bundle.len() });
-        loan.is_some() && self.stays_in(source, 1) && payloads.any(|payload| payload.len >= LEAST_LENT)
-    }
-
     /// Begins a message that all later ones of its flow wait for, in memory that nobody shares: they may have all slots there are, and
     /// give none back before they are handed on. The name is a slot's. All such messages together are no more than the domain may have
     /// in slots, or one.
@@ -440,7 +433,9 @@ impl Domain {
             let all = self.remotes.get(source).and_then(Option::as_ref).is_some_and(|remote| remote.is_scattered(at));
             let outlet = self.outlets.get(at).and_then(Option::as_ref).filter(|_| all);
             outlet.is_some_and(|outlet| {
-                outlet.lent.saturating_add(frames) <= share
+                // What waits for the link is not counted yet.
+                !outlet.is_behind()
+                    && outlet.lent.saturating_add(frames) <= share
                     && places.iter().all(|place| outlet.has_mapped(place.segment))
             })
         };
