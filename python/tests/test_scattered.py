@@ -20,7 +20,7 @@ def test_a_message_of_another_host_is_read_in_the_frames_in_which_it_came(cables
         assert source.wait_for_sinks(1, 20) == 1
 
         def until(size: int, check: Callable[[insane.Message], bool]) -> None:
-            # The first come before the session knows the interface's memory, and on a busy machine some go over UDP for a while.
+            # The first come before the session knows the interface's memory, and on a busy machine some go over UDP.
             for number in range(500):
                 sent = payload(number, size)
                 source.send(sent)

@@ -1,8 +1,9 @@
 """Two hosts with AF_XDP between them, for tests that are not in Rust: runtimes in network namespaces of their own.
 
-`python3 -m testkit.cables PROGRAM FOLDER` starts PROGRAM, which is insaned, twice. Once both serve, at FOLDER/near and FOLDER/far,
-it says `ready`, and when its input ends it takes everything away: also when who started it was killed. Where namespaces or AF_XDP
-sockets cannot be made it says why and ends with code 77. The tests in Rust have `tests/network/src/cables.rs`.
+`python3 -m testkit.cables PROGRAM FOLDER` starts PROGRAM, which is insaned, twice. Once both serve, at FOLDER/near and
+FOLDER/far, it says `ready`, and when its input ends it takes everything away: also when who started it was killed. Where
+namespaces or AF_XDP sockets cannot be made it says why and ends with code 77. The tests in Rust have
+`tests/network/src/cables.rs`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(program: str, folder: Path) -> None:
-    """Has both until the input ends. Raises RuntimeError if they do not serve, CalledProcessError if there are no namespaces."""
+    """Has both until the input ends. Raises RuntimeError if they do not serve, CalledProcessError without namespaces."""
     names = [f"ins{host[0]}{os.getpid()}" for host in _HOSTS]
     with ExitStack() as made:
         for name in names:
