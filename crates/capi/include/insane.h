@@ -57,8 +57,8 @@ typedef struct insane_options {
 #define INSANE_WAIT_SPIN 1     /* never sleep: lowest latency, one whole core */
 #define INSANE_WAIT_SLEEP 2    /* sleep at once */
 
-/* Beside one of these: the sink takes a large message of another host as the pieces in which its frames arrived, where the datapath has
- * it so. Then `data` of a consumed buffer is NULL if it has several; see insane_pieces. */
+/* Beside one of these: the sink takes a message of 1024 bytes or more of another host as the pieces in which its frames arrived, where
+ * the datapath has it so. Then `data` of a consumed buffer is NULL if it has several; see insane_pieces. */
 #define INSANE_SCATTERED 0x100
 
 /* Flags of insane_consume_data and insane_data_available. */
@@ -84,7 +84,7 @@ typedef struct insane_piece {
 
 /* What was copied of a sink's messages by user code of this host; see insane_check_copies. */
 typedef struct insane_copies {
-    uint64_t scattered; /* messages that came as several pieces */
+    uint64_t scattered; /* messages that were left in the frames in which they came, in one piece or in several */
     uint64_t pieces;    /* how many these had together */
     uint64_t runtime;   /* messages of which the runtime had copied the payload, or some of it, before they came */
     uint64_t here;      /* messages that were copied together in this process */

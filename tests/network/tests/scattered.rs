@@ -226,10 +226,33 @@ fn a_jumbo_frame_has_all_of_a_larger_message() {
     let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
     let Some(cables) = Cables::new() else { return };
     (0..2).for_each(|end| cables.0.ip(end, "link set dev veth1 mtu 9000").map(drop).expect("an interface for them"));
-    come_in_one_frame(&cables, ("dpdk", 8 << 10), unsparing, |config| {
+    let jumbo = |config: &mut Config| {
         on_dpdk(config, &library);
         config.network.get_or_insert_default().datapath[0].mtu = 9000;
+    };
+    come_in_one_frame(&cables, ("dpdk", 8 << 10), unsparing, jumbo);
+    // And several smaller ones, each a piece of it.
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, jumbo));
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let qos = unsparing(reliable());
+    let sink = scattered(&b, qos, "several");
+    let (stream, source) = source(&a, qos, "several", 1);
+    goes_over(&stream, "host-1", "dpdk");
+    drop(pass_where_it_came(&source, &sink, &payload(0, 2000), &a));
+    let frames = || status(&b)["network"]["ports"][1]["received_frames"].as_u64().expect("it is reported");
+    let several = eventually(|| {
+        let before = (frames(), sink.copies());
+        (0..32).for_each(|number| assert!(source.send_more(&payload(number, 2000 - number)).is_ok()));
+        source.flush().unwrap();
+        for number in 0..32 {
+            let message = sink.consume_timeout(LIMIT).unwrap_or_else(|e| panic!("message {number}: {e}; {}", law(&a)));
+            assert!(by_pieces(&message) == payload(number, 2000 - number), "message {number} differs");
+        }
+        let in_frames = sink.copies().scattered - before.1.scattered;
+        // One in a frame would take 32 and more.
+        in_frames == 32 && frames() - before.0 < 32
     });
+    assert!(several, "{:?}; {}", sink.copies(), status(&b));
 }
 
 /// Three sinks of one source: one keeps all that it gets, one takes messages as they come, one is as any other. So many messages of so many
