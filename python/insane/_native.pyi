@@ -55,7 +55,10 @@ class Stream:
         timestamps: bool = False,
         priority: int = 0,
     ) -> Source:
-        """Opens the producing end of a channel; `deadline` in seconds is for reliable streams."""
+        """Opens the producing end of a channel; `deadline` in seconds is for reliable streams.
+
+        Raises DataPathError (NoBuffer) when what the session's streams have in use leaves too little of its memory
+        (`quota.memory_mib_per_session`) for one message of `message_bytes`."""
     def sink(
         self,
         channel: str | int,

@@ -132,7 +132,8 @@ int insane_close_stream(insane_stream_t *stream);
  * with its NUL. Returns the bytes that it needs. */
 long insane_effective_qos(insane_stream_t *stream, char *text, size_t size);
 
-/* Opens a source of a channel by id, or by name. Blocks for the runtime's answer. */
+/* Opens a source of a channel by id, or by name. Blocks for the runtime's answer. Gives -INSANE_NO_BUFFER when what the session's streams
+ * have in use leaves too little of its memory (quota.memory_mib_per_session) for one message of 1024 bytes. */
 int insane_create_source(insane_stream_t *stream, uint64_t channel, insane_source_t **source);
 int insane_create_source_named(insane_stream_t *stream, const char *channel, insane_source_t **source);
 int insane_close_source(insane_source_t *source);
