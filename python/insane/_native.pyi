@@ -55,7 +55,10 @@ class Stream:
         timestamps: bool = False,
         priority: int = 0,
     ) -> Source:
-        """Opens the producing end of a channel; `deadline` in seconds is for reliable streams."""
+        """Opens the producing end of a channel; `deadline` in seconds is for reliable streams.
+
+        Raises DataPathError (NoBuffer) when what the session's streams have in use leaves too little of its memory
+        (`quota.memory_mib_per_session`) for one message of `message_bytes`."""
     def sink(
         self,
         channel: str | int,
@@ -69,8 +72,8 @@ class Stream:
         The sinks of a stream in one session share its links: one that takes nothing has half of one, and loses what
         comes then alone (best effort); reliable sources wait for the slowest.
 
-        With `scattered` a large message of another host comes as the pieces in which its frames arrived, where the
-        datapath has it so: see `Message.pieces`. What reads it as one then costs a copy, once a message."""
+        With `scattered` a message of 1024 bytes or more of another host comes as the pieces in which its frames arrived,
+        where the datapath has it so: see `Message.pieces`. What reads several as one costs a copy, once a message."""
 
 @final
 class Outcome:
@@ -86,7 +89,9 @@ class Outcome:
 
 @final
 class Copies:
-    """What was copied of a `scattered` sink's messages by user code of this host. Small messages are not counted."""
+    """What was copied of a `scattered` sink's messages by user code of this host. Small messages are not counted.
+
+    `scattered` messages were left in the frames in which they came, in so many `pieces` together."""
 
     scattered: int
     pieces: int

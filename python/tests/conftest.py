@@ -1,6 +1,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -60,6 +61,22 @@ def hosts(tmp_path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
             one.terminate()
         for one in started:
             one.wait(10)
+
+
+@pytest.fixture
+def cables(tmp_path: pathlib.Path) -> Iterator[list[pathlib.Path]]:
+    """The sockets of two runtimes, `near` and `far`, with AF_XDP between them, in network namespaces."""
+    command = [sys.executable, "-m", "testkit.cables", str(built("insaned")), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    pipe = subprocess.PIPE
+    # Its end waits for it, by the end of its input.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as hosts:
+        assert hosts.stdout
+        said = hosts.stdout.readline().strip()
+        if said != "ready":
+            assert hosts.wait(20) == 77, said
+            pytest.skip(said)
+        yield [tmp_path / "near", tmp_path / "far"]
 
 
 @pytest.fixture(scope="session")

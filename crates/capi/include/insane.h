@@ -57,8 +57,8 @@ typedef struct insane_options {
 #define INSANE_WAIT_SPIN 1     /* never sleep: lowest latency, one whole core */
 #define INSANE_WAIT_SLEEP 2    /* sleep at once */
 
-/* Beside one of these: the sink takes a large message of another host as the pieces in which its frames arrived, where the datapath has
- * it so. Then `data` of a consumed buffer is NULL if it has several; see insane_pieces. */
+/* Beside one of these: the sink takes a message of 1024 bytes or more of another host as the pieces in which its frames arrived, where
+ * the datapath has it so. Then `data` of a consumed buffer is NULL if it has several; see insane_pieces. */
 #define INSANE_SCATTERED 0x100
 
 /* Flags of insane_consume_data and insane_data_available. */
@@ -84,7 +84,7 @@ typedef struct insane_piece {
 
 /* What was copied of a sink's messages by user code of this host; see insane_check_copies. */
 typedef struct insane_copies {
-    uint64_t scattered; /* messages that came as several pieces */
+    uint64_t scattered; /* messages that were left in the frames in which they came, in one piece or in several */
     uint64_t pieces;    /* how many these had together */
     uint64_t runtime;   /* messages of which the runtime had copied the payload, or some of it, before they came */
     uint64_t here;      /* messages that were copied together in this process */
@@ -133,7 +133,8 @@ int insane_close_stream(insane_stream_t *stream);
  * with its NUL. Returns the bytes that it needs. */
 long insane_effective_qos(insane_stream_t *stream, char *text, size_t size);
 
-/* Opens a source of a channel by id, or by name. Blocks for the runtime's answer. */
+/* Opens a source of a channel by id, or by name. Blocks for the runtime's answer. Gives -INSANE_NO_BUFFER when what the session's streams
+ * have in use leaves too little of its memory (quota.memory_mib_per_session) for one message of 1024 bytes. */
 int insane_create_source(insane_stream_t *stream, uint64_t channel, insane_source_t **source);
 int insane_create_source_named(insane_stream_t *stream, const char *channel, insane_source_t **source);
 int insane_close_source(insane_source_t *source);

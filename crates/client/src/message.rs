@@ -122,13 +122,13 @@ pub(crate) struct Extra {
     pub(crate) shared: Option<Arc<AtomicU32>>,
     /// Past this it is worthless: nanoseconds of CLOCK_MONOTONIC, 0 for never.
     pub(crate) deadline_ns: u64,
-    /// Where it lies, if that is in several places.
+    /// Where it lies, if it stayed in its frames.
     pub(crate) scattered: Option<Arc<Scattered>>,
     /// Where its copies are counted, if its sink wants to know.
     pub(crate) copies: Option<Arc<Copies>>,
 }
 
-/// A message that lies in several places.
+/// A message that lies in the frames in which it came, mostly in several places.
 #[derive(Debug)]
 pub(crate) struct Scattered {
     /// Its length in bytes: the sum of theirs.
@@ -160,6 +160,11 @@ impl Scattered {
         });
         let pieces = pieces.collect::<Option<_>>()?;
         Some(Self { length, pieces, whole: OnceLock::new(), _views: views })
+    }
+
+    /// Where all of it lies, if that is in one place.
+    pub(crate) fn only(&self) -> Option<NonNull<u8>> {
+        if let [(base, _)] = *self.pieces { Some(base) } else { None }
     }
 
     /// Copies it out, each byte read once, as much as there is room for.
@@ -219,7 +224,7 @@ pub(crate) struct Copies {
 /// case and are not counted, nor is what the application copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyCounts {
-    /// Messages that came as several pieces.
+    /// Messages that were left in the frames in which they came, in one piece or in several.
     pub scattered: u64,
     /// How many pieces these had together.
     pub pieces: u64,
@@ -497,15 +502,16 @@ impl RawMessage {
         self.len() == 0
     }
 
+    /// Its pieces, if it lies in several places.
     fn scattered(&self) -> Option<&Scattered> {
-        self.get().extra.as_ref()?.scattered.as_deref()
+        self.get().extra.as_ref()?.scattered.as_deref().filter(|scattered| scattered.only().is_none())
     }
 
     /// All of it in one place, if it came in several: copied together, once.
     #[inline]
     fn together(&self) -> Option<&[u8]> {
-        let extra = self.get().extra.as_ref()?;
-        Some(extra.scattered.as_ref()?.whole(extra.copies.as_deref()))
+        let copies = self.get().extra.as_ref()?.copies.as_deref();
+        Some(self.scattered()?.whole(copies))
     }
 
     /// The pieces in which the payload lies, in order: one, unless the sink was opened with [`crate::SinkOptions::scattered`] and the

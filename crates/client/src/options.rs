@@ -64,9 +64,10 @@ pub struct SinkOptions {
     pub wait: Wait,
     /// An observer sees messages but is never an intended sink and holds nothing up.
     pub observer: bool,
-    /// Whether it takes a large message of another host as the list of the places in which its frames arrived, where the datapath
-    /// has it so: [`crate::RawMessage::pieces`] are then several, and nobody has copied them. Whatever reads the payload as one (all
-    /// that does not go by pieces) costs a copy in this process, once a message. Copies are counted: [`crate::Sink::copies`]. Who
-    /// keeps such messages keeps the interface's receive memory; beyond this session's share of it messages come copied together.
+    /// Whether it takes a message of 1024 bytes or more of another host as the list of the places in which its frames arrived, where the
+    /// datapath has it so: [`crate::RawMessage::pieces`] are then several, or one if it came in one frame, and nobody has copied them.
+    /// Whatever reads several as one (all that does not go by pieces) costs a copy in this process, once a message. Copies are counted:
+    /// [`crate::Sink::copies`]. Who keeps such messages keeps the interface's receive memory; beyond this session's share of it messages
+    /// come copied together.
     pub scattered: bool,
 }

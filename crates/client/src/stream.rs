@@ -106,7 +106,9 @@ impl Stream {
     /// in its view (at most a second).
     ///
     /// # Errors
-    /// [`Code::InvalidName`], [`Code::ChannelIdTaken`], [`Code::QuotaExceeded`], [`Code::RuntimeLost`], [`Code::Forked`].
+    /// [`Code::InvalidName`], [`Code::ChannelIdTaken`], [`Code::QuotaExceeded`], [`Code::RuntimeLost`], [`Code::Forked`];
+    /// [`Code::NoBuffer`] when what the session's streams have in use leaves too little of its memory (`quota.memory_mib_per_session`),
+    /// of which a stream may have half, for one message of the size that the options say.
     pub fn source<'a>(&self, channel: impl Into<Channel<'a>>) -> Result<Source> {
         self.source_with(channel, SourceOptions::default())
     }
@@ -129,7 +131,7 @@ impl Stream {
     /// for all.
     ///
     /// # Errors
-    /// As [`Self::source`].
+    /// As [`Self::source`], without [`Code::NoBuffer`].
     pub fn sink<'a>(&self, channel: impl Into<Channel<'a>>) -> Result<Sink> {
         self.sink_with(channel, SinkOptions::default())
     }
@@ -137,7 +139,7 @@ impl Stream {
     /// Opens a sink.
     ///
     /// # Errors
-    /// As [`Self::source`].
+    /// As [`Self::sink`].
     pub fn sink_with<'a>(&self, channel: impl Into<Channel<'a>>, options: SinkOptions) -> Result<Sink> {
         Sink::open(self.shared.clone(), channel.into(), options)
     }

@@ -575,17 +575,8 @@ impl Tx {
     /// was made just now. Returns them, to be dropped without the lock.
     pub(crate) fn give_up_idle(&mut self, bytes: u64) -> Vec<Arc<Segment>> {
         self.note_mapped();
-        let idle = self.slab.idle().filter(|(number, _)| !self.fresh.contains(number));
-        let mut idle: Vec<(u64, u16)> = idle.map(|(number, segment)| (segment.bytes(), number)).collect();
-        idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let mut found = 0;
-        let enough = idle.iter().take_while(|(of, _)| {
-            let before = found;
-            found += of;
-            before < bytes
-        });
-        let enough: Vec<u16> = enough.map(|(_, number)| *number).collect();
-        self.give_back_all(&enough)
+        let (numbers, _) = self.slab.largest_idle(bytes, |number, _| !self.fresh.contains(&number));
+        self.give_back_all(&numbers)
     }
 
     fn give_back_all(&mut self, numbers: &[u16]) -> Vec<Arc<Segment>> {

@@ -182,9 +182,27 @@ impl Slab {
     }
 
     /// Segments that nothing has a hold on.
-    pub fn idle(&self) -> impl Iterator<Item = (u16, &Arc<Segment>)> {
+    fn idle(&self) -> impl Iterator<Item = (u16, &Arc<Segment>)> {
         let idle = self.parts.iter().enumerate().filter(|(_, part)| part.used == 0);
         idle.filter_map(|(n, part)| Some((u16::try_from(n).ok()?, part.segment.as_ref()?)))
+    }
+
+    /// Finds segments to give back, the largest without holds first, of those that `may` go, until together they are of `bytes` bytes or
+    /// more: which, and of how many bytes they are. All there are if they do not suffice.
+    #[must_use]
+    pub fn largest_idle(&self, bytes: u64, may: impl Fn(u16, &Segment) -> bool) -> (Vec<u16>, u64) {
+        let idle = self.idle().filter(|(number, segment)| may(*number, segment));
+        let mut idle: Vec<(u64, u16)> = idle.map(|(number, segment)| (segment.bytes(), number)).collect();
+        idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let (mut numbers, mut found) = (Vec::new(), 0);
+        for (of, number) in idle {
+            if found >= bytes {
+                break;
+            }
+            numbers.push(number);
+            found += of;
+        }
+        (numbers, found)
     }
 
     /// Finds segments to give back, so that together they are of `bytes` bytes or more: the largest without holds first, of
@@ -192,15 +210,8 @@ impl Slab {
     #[must_use]
     pub fn spare(&self, bytes: u64, len: u64) -> Vec<u16> {
         let class = class_of(len);
-        let other = self.idle().filter(|(_, segment)| class_of(segment.geometry().stride) != class);
-        let mut idle: Vec<(u64, u16)> = other.map(|(n, segment)| (segment.bytes(), n)).collect();
-        idle.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let mut found = 0;
-        let enough = idle.iter().position(|(bytes_of, _)| {
-            found += bytes_of;
-            found >= bytes
-        });
-        enough.map_or_else(Vec::new, |last| idle[..=last].iter().map(|(_, n)| *n).collect())
+        let (numbers, found) = self.largest_idle(bytes, |_, segment| class_of(segment.geometry().stride) != class);
+        if found >= bytes { numbers } else { Vec::new() }
     }
 
     /// Gives a segment back, if none of its slots has a hold (INV-SLAB-3). Its memory goes when the last who maps it lets go:

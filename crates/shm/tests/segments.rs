@@ -193,6 +193,8 @@ fn room_is_made_by_the_fewest_segments_without_holds() {
     assert_eq!(slab.spare(17 << 10, 1000), [2, 0]);
     assert_eq!(slab.spare(24 << 10, 1000), [2, 0, 3]);
     assert_eq!(slab.spare(25 << 10, 1000), [], "no half measures");
+    assert_eq!(slab.largest_idle(25 << 10, |number, _| number != 1), (vec![2, 0, 3], 24 << 10), "or all there are");
+    assert_eq!(slab.largest_idle(0, |_, _| true), (vec![], 0));
     let held = slab.take(100).unwrap();
     assert_eq!(held.id.segment, 2);
     assert_eq!(slab.spare(1, 1000), [0], "what has holds stays");

@@ -210,6 +210,9 @@ fn the_streams_of_a_session_together_have_no_more_than_its_quota() {
     let why = &took[4].1;
     assert_eq!(why.code(), Code::NoBuffer);
     assert!(why.to_string().contains("quota.memory_mib_per_session"), "{why}");
+    // Nor is there room for a source that begins.
+    let begins = || a.stream_named("begins", Qos::default()).unwrap().source_with("c", options.clone());
+    assert_eq!(begins().unwrap_err().code(), Code::NoBuffer);
     // What one stream no longer needs serves another.
     held[0].clear();
     let start = Instant::now();

@@ -67,9 +67,12 @@ pub(super) fn raw(
         _ => taken.comes_from(Origin::new(d, epoch, at, link.generation, link.trusted)),
     }
     if let Some(extra) = extra {
-        // The list says how long the message is.
+        // The list says how long the message is, and where it lies.
         if let Some(scattered) = &extra.scattered {
             taken.length = scattered.length;
+            if let Some(only) = scattered.only() {
+                taken.lies_at(only);
+            }
         }
         taken.extra = Some(extra);
     }

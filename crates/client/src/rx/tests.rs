@@ -99,6 +99,22 @@ fn lists_come_from_the_network_alone_and_for_those_who_asked() {
 }
 
 #[test]
+fn a_list_of_one_place_is_read_there_and_not_copied_together() {
+    let mut rig = Rig::new(true, true);
+    rig.say(&list(&[place(0, 1, 5, 7)]));
+    // SAFETY: the slot has 4096 bytes, and this process alone writes to it.
+    unsafe { std::ptr::write_bytes(rig.segment.slot(1).as_ptr(), 9, STRIDE as usize) };
+    let message = rig.rx.take(0).unwrap().unwrap();
+    let (whole, pieces) = (message.contiguous(), message.pieces());
+    assert_eq!((whole.len(), pieces.len(), message.copies()), (7, 1, 0));
+    assert_eq!((message.to_vec(), message.as_slice()), (vec![9; 7], Some(&[9; 7][..])));
+    let counts = rig.rx.sinks[0].as_ref().unwrap().copies.as_ref().unwrap().get();
+    assert_eq!((counts.scattered, counts.pieces, counts.all()), (1, 1, 0));
+    assert!(pieces.map(|piece| piece.as_ptr()).eq([message.as_ptr()]) && whole.as_ptr() == message.as_ptr());
+    rig.rx.release(message);
+}
+
+#[test]
 fn a_list_of_places_that_are_not_there_breaks_its_link() {
     let good = list(&[place(0, 1, 5, 7), place(0, 2, 0, STRIDE)]);
     let (mut counted, mut longer) = (good.clone(), good.clone());

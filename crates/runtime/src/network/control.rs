@@ -33,7 +33,16 @@ pub(crate) enum Held {
 pub(crate) struct Lent {
     pub(crate) spot: Spot,
     pub(crate) offset: u32,
+    /// Where it begins in the bundle.
+    pub(crate) at: u32,
     pub(crate) len: u16,
+}
+
+impl Lent {
+    /// Where it ends in the bundle, and the next begins.
+    pub(crate) fn end(&self) -> u32 {
+        self.at + bytes_for(self.len.into())
+    }
 }
 
 /// A slot of a local source: its segment and its place there.
@@ -258,15 +267,11 @@ fn fit(mut lengths: impl Iterator<Item = u32>, room: u32, most: u16) -> Option<F
     Some(fit)
 }
 
-/// The message of several in slots that has byte `offset` of their bundle in its payload, and where that byte is in it.
-fn at(lent: &[Lent], mut offset: u32) -> Option<(&Lent, u32)> {
-    for one in lent {
-        if offset < bytes_for(one.len.into()) {
-            return Some((one, offset.checked_sub(bytes_for(0))?));
-        }
-        offset -= bytes_for(one.len.into());
-    }
-    None
+/// The message of several in slots that has byte `offset` of their bundle in its payload, and where that byte is in it. Each frame asks.
+fn at(lent: &[Lent], offset: u32) -> Option<(&Lent, u32)> {
+    let behind = lent.partition_point(|one| one.at <= offset);
+    let one = lent.get(behind.checked_sub(1)?).filter(|one| offset < one.end())?;
+    Some((one, offset.checked_sub(one.at + bytes_for(0))?))
 }
 
 impl Payloads for Sources<'_> {
@@ -375,5 +380,26 @@ impl Payloads for Sources<'_> {
         }
         // The frame says this length: what is no longer there is zeros. Nobody is to get it, its flow has been abandoned.
         out.resize(end, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_bundle_of_slots_is_found_in_its_message() {
+        let (mut lent, mut expected) = (Vec::<Lent>::new(), Vec::new());
+        for (slot, len) in (0..).zip([65u16, 100, 2048, 96, 1]) {
+            let at = lent.last().map_or(0, Lent::end);
+            lent.push(Lent { spot: (0, slot), offset: 0, at, len });
+            // A word with the length, the payload, and what fills it up.
+            let all = bytes_for(len.into());
+            expected.extend((0..all).map(|byte| byte.checked_sub(bytes_for(0)).map(|from| (slot, from))));
+        }
+        expected.push(None);
+        let found = |offset: usize| at(&lent, offset as u32).map(|(one, from)| (one.spot.1, from));
+        (0..expected.len()).for_each(|offset| assert_eq!(found(offset), expected[offset], "byte {offset}"));
+        assert!(at(&[], 0).is_none());
     }
 }

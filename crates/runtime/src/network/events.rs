@@ -9,20 +9,32 @@ use crate::network::hub::{Hub, Watched};
 use crate::network::lanes::{FlowId, HOME};
 use crate::network::memory::slot_of;
 use crate::network::outlet::{Arrived, Remote};
+use crate::network::scatter::Loan;
 use crate::network::{FromNetwork, intake};
-use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_PACKED, FLAG_TIMESTAMP, Fate};
+use insane_shm::link::{Descriptor, FLAG_LAUNCH_TIME, FLAG_TIMESTAMP, Fate};
 use insane_shm::steps::{Step, reach};
 use insane_transport::{End, Event, Lies, Row};
 use insane_wire::control::{self, ToClient, ToRuntime, to_client, to_runtime};
 use insane_wire::decode;
 use insane_wire::error::Code;
-use insane_wire::frame::record::{Message, Place, bundled};
+use insane_wire::frame::record::Message;
 use insane_wire::host::{self as wire, CONTROL, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// A frame that was just received.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame<'a> {
+    /// The name under which its path has it.
+    pub(crate) name: u64,
+    pub(crate) bytes: &'a [u8],
+    /// If it is lent.
+    pub(crate) loan: Option<&'a Arc<Loan>>,
+}
 
 /// A sink of another host.
 #[derive(Debug)]
@@ -252,7 +264,7 @@ impl Hub {
     }
 
     /// Takes the events of a host's paths. `frame` is the one that one of them was just given.
-    pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<(u64, &[u8])>) {
+    pub(crate) fn events(&mut self, host: usize, now: Duration, frame: Option<Frame<'_>>) {
         let mut ended = Vec::<EndedFlow>::new();
         while let Some((lane, event)) = self.hosts[host].lanes.event() {
             let id = |number| FlowId { lane, number };
@@ -406,17 +418,21 @@ impl Hub {
         flow: FlowId,
         (message, bundle): (&Message, u16),
         lies: Lies,
-        frame: Option<(u64, &[u8])>,
+        frame: Option<Frame<'_>>,
     ) {
         let one = &mut self.hosts[host];
         let control = one.control_in == Some(flow);
         let incoming = one.incoming.get(&flow).copied();
         let kept: Vec<u8>;
+        let mut loan = None;
         let (arrived, len) = match lies {
             Lies::Slot { slot, len } => (Arrived::Slot(slot_of(slot).1, len), u64::from(len)),
             Lies::Frame { token, at, len } => {
-                let bytes = match frame.filter(|(t, _)| *t == token) {
-                    Some((_, bytes)) => bytes.get(at..at + len).unwrap_or(&[]),
+                let bytes = match frame.filter(|frame| frame.name == token) {
+                    Some(frame) => {
+                        loan = frame.loan;
+                        frame.bytes.get(at..at + len).unwrap_or(&[])
+                    }
                     None => {
                         kept = self.take_kept(host, token, (at, len)).unwrap_or_default();
                         &kept
@@ -437,29 +453,18 @@ impl Hub {
             self.hosts[host].lanes.advance(flow, message.sequence);
             self.hosts[host].lanes.consumed(flow, 1, len);
         } else if let Some(Incoming { domain, source }) = incoming {
-            let mut d = self.descriptor(domain, source, message);
+            let d = self.descriptor(domain, source, message);
             let to = &mut self.domains[domain];
-            let (mut messages, mut bytes) = (0, 0);
-            match arrived {
-                // Of a reliable flow each is confirmed by itself.
-                Arrived::Bytes(all) if bundle > 0 && to.is_reliable(source) => {
-                    for payload in bundled(all, Place { at: 0, len: all.len() }) {
-                        let payload = all.get(payload.range()).unwrap_or(&[]);
-                        if to.deliver(source, d, &Arrived::Bytes(payload), 0) {
-                            (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
-                        }
-                        d.sequence = d.sequence.wrapping_add(1);
-                    }
-                }
+            let (messages, bytes) = match arrived {
+                Arrived::Bytes(all) if bundle > 0 => to.deliver_bundle(source, d, (all, bundle), loan, self.coming),
                 _ => {
-                    if bundle > 0 {
-                        (d.flags, d.count) = (d.flags | FLAG_PACKED, bundle);
-                    }
-                    if to.deliver(source, d, &arrived, self.coming) {
-                        (messages, bytes) = (u32::from(bundle.max(1)), len);
-                    }
+                    let arrived = match arrived {
+                        Arrived::Bytes(all) => to.arrived(source, all, loan),
+                        other => other,
+                    };
+                    (u32::from(to.deliver(source, d, &arrived, self.coming)), len)
                 }
-            }
+            };
             if messages > 0 {
                 self.hosts[host].lanes.consumed(flow, messages, bytes);
             }
@@ -502,7 +507,8 @@ impl Hub {
             for (message, at) in row.messages(stride) {
                 let frame = frames.get(at..at + row.len).unwrap_or(&[]);
                 let lies = Lies::Frame { token: 0, at: 0, len: row.len };
-                self.message(host, now, flow, (&message, 0), lies, Some((0, frame)));
+                let frame = Frame { name: 0, bytes: frame, loan: None };
+                self.message(host, now, flow, (&message, 0), lies, Some(frame));
             }
             return;
         };

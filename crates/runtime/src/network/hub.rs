@@ -8,7 +8,7 @@ use crate::network::control::{Sources, Underway};
 use crate::network::directory::{Directory, Told};
 use crate::network::domain::Domain;
 use crate::network::egress::Egress;
-use crate::network::events::{RemoteSink, Want};
+use crate::network::events::{Frame, RemoteSink, Want};
 use crate::network::host::{Host, path_config};
 use crate::network::lanes::{FlowId, HOME, Lane};
 use crate::network::later::Later;
@@ -617,7 +617,7 @@ impl Hub {
             let flow = FlowId { lane, number: row.flow };
             if !self.take_at_once(host, flow, &row, frame) {
                 let lies = Lies::Frame { token: 0, at: row.at, len: row.len };
-                self.message(host, now, flow, (&row.message, 0), lies, Some((0, frame)));
+                self.message(host, now, flow, (&row.message, 0), lies, Some(Frame { name: 0, bytes: frame, loan }));
             }
             if self.hosts[host].lanes.has_events(lane) {
                 self.events(host, now, None);
@@ -628,7 +628,7 @@ impl Hub {
             return false;
         }
         let (name, _) = self.give_to_path(now, (host, lane), frame, loan);
-        self.events(host, now, Some((name, frame)));
+        self.events(host, now, Some(Frame { name, bytes: frame, loan }));
         true
     }
 

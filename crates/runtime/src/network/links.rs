@@ -310,9 +310,7 @@ impl Hub {
             Load::Bundle(bytes) => (d.count, length(bytes)),
             Load::Pack(_) => (d.count, d.length.next_multiple_of(bytes_for(0))),
             Load::Run(bytes, spots) => (u16::try_from(spots.len()).unwrap_or(u16::MAX), length(bytes)),
-            Load::Slots(lent) => {
-                (u16::try_from(lent.len()).unwrap_or(u16::MAX), lent.iter().map(|one| bytes_for(one.len.into())).sum())
-            }
+            Load::Slots(lent) => (u16::try_from(lent.len()).unwrap_or(u16::MAX), lent.last().map_or(0, Lent::end)),
         };
         let messages = u64::from(bundled.max(1));
         let launch = d.flags & FLAG_LAUNCH_TIME != 0;
@@ -548,7 +546,8 @@ impl Run {
         let d = &delivery.descriptor;
         if larger {
             let Ok(len) = u16::try_from(d.length) else { return false };
-            self.lent.push(Lent { spot: (d.segment, d.slot), offset: d.offset, len });
+            let at = self.lent.last().map_or(0, Lent::end);
+            self.lent.push(Lent { spot: (d.segment, d.slot), offset: d.offset, at, len });
         } else if let Some(first) = self.first {
             if self.count == 1 && !self.copy(&first, segments) {
                 return false;

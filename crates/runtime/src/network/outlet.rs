@@ -9,7 +9,7 @@ use crate::network::domain::{Domain, Note};
 use crate::network::gather::Lined;
 use crate::network::lanes::FlowId;
 use crate::network::marked::Looker;
-use crate::network::scatter::{List, Making, is_making};
+use crate::network::scatter::{List, Loan, Making, Parts, is_making};
 use insane_shm::counters::Counters;
 use insane_shm::doorbell::Doorbell;
 use insane_shm::link::{
@@ -20,7 +20,7 @@ use insane_shm::pack::MAX_COPIED;
 use insane_shm::segment::Segment;
 use insane_shm::slab::{SlotId, Told, geometry_for, stride_for};
 use insane_shm::steps::{Step, reach};
-use insane_wire::frame::record::{Message, bundle_longest};
+use insane_wire::frame::record::{Message, Place, bundle_longest, bundled};
 use insane_wire::host::Report;
 use insane_wire::id::{Epoch, SinkId};
 use smallvec::SmallVec;
@@ -187,6 +187,8 @@ pub(crate) struct Found {
 pub(crate) enum Arrived<'a> {
     /// In memory that is the caller's.
     Bytes(&'a [u8]),
+    /// In a frame that is lent, for sinks that want it there ([`Domain::arrived`]).
+    Lent(&'a [u8], &'a Arc<Loan>),
     /// In a slot of the domain, which is given with it, or under the name of one that is in the making ([`is_making`]).
     Slot(SlotId, u32),
 }
@@ -398,17 +400,21 @@ impl Domain {
         let made: Vec<u8>;
         let mut parts = None;
         let mut arrived = *arrived;
-        if let Arrived::Slot(slot, _) = arrived {
-            match is_making(slot).then(|| self.take_making(slot)) {
-                Some(Some(Making::Frames(total, frames))) => parts = Some((total, frames)),
-                Some(Some(Making::Slot(total, slot))) => arrived = Arrived::Slot(slot, total),
-                Some(Some(Making::Heap(bytes))) => {
+        match arrived {
+            Arrived::Slot(slot, _) if is_making(slot) => match self.take_making(slot) {
+                Some(Making::Frames(total, frames)) => parts = Some((total, frames)),
+                Some(Making::Slot(total, slot)) => arrived = Arrived::Slot(slot, total),
+                Some(Making::Heap(bytes)) => {
                     made = bytes;
                     arrived = Arrived::Bytes(&made);
                 }
-                Some(None) => return true,
-                None => {}
+                None => return true,
+            },
+            Arrived::Lent(bytes, loan) => {
+                parts = Parts::whole(bytes, loan).map(|whole| (bytes.len() as u32, whole));
+                arrived = Arrived::Bytes(bytes);
             }
+            Arrived::Bytes(_) | Arrived::Slot(..) => {}
         }
         if let (Arrived::Slot(slot, _), None) = (arrived, &parts) {
             d.flags |= self.copies_into(slot);
@@ -428,7 +434,7 @@ impl Domain {
                 d.length = len;
                 Some(slot)
             }
-            Arrived::Bytes(bytes) => {
+            Arrived::Bytes(bytes) | Arrived::Lent(bytes, _) => {
                 d.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 None
             }
@@ -486,6 +492,37 @@ impl Domain {
         }
         self.hand_out(source, &mut d, inside, slot);
         true
+    }
+
+    /// Hands the messages of a bundle to the local sinks of their source, as [`Self::deliver`] does: together, unless each is confirmed by
+    /// itself, as those of a reliable source, or some stays in the frame, which is lent. How many have left the network's own memory,
+    /// and their bytes.
+    pub(crate) fn deliver_bundle(
+        &mut self,
+        source: usize,
+        mut d: Descriptor,
+        (bundle, count): (&[u8], u16),
+        loan: Option<&Arc<Loan>>,
+        coming: usize,
+    ) -> (u32, u64) {
+        let payloads = || {
+            let places = bundled(bundle, Place { at: 0, len: bundle.len() });
+            places.map(|place| bundle.get(place.range()).unwrap_or(&[]))
+        };
+        let stays = |payload| matches!(self.arrived(source, payload, loan), Arrived::Lent(..));
+        if !self.is_reliable(source) && (loan.is_none() || !payloads().any(stays)) {
+            (d.flags, d.count) = (d.flags | FLAG_PACKED, count);
+            let taken = self.deliver(source, d, &Arrived::Bytes(bundle), coming);
+            return if taken { (count.into(), bundle.len() as u64) } else { (0, 0) };
+        }
+        let (mut messages, mut bytes) = (0, 0);
+        for payload in payloads() {
+            if self.deliver(source, d, &self.arrived(source, payload, loan), 0) {
+                (messages, bytes) = (messages + 1, bytes + payload.len() as u64);
+            }
+            d.sequence = d.sequence.wrapping_add(1);
+        }
+        (messages, bytes)
     }
 
     /// Hands a message that came alone, small, best effort, with nothing said of it but its priority, to the only open sink of its

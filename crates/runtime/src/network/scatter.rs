@@ -1,5 +1,5 @@
 //! Large messages that stay where their frames arrived, in memory that the datapath lends, for sinks that have asked for it: such a
-//! sink gets a list of the places, in a slot of the domain, and nobody copies the payload.
+//! sink gets a list of the places, in a slot of the domain, and nobody copies the payload. One that came in one frame has one place.
 //!
 //! A frame that is lent is a [`Loan`], shared by all that lies in it; with the last of them it goes back to its datapath, whoever
 //! has let go of it. While a message is put together its [`Making`] has them, afterwards the list, which the domain holds for as
@@ -7,7 +7,7 @@
 //! What goes beyond is copied together into one slot, as for everybody else, and said to be.
 
 use crate::network::domain::Domain;
-use crate::network::outlet::{Outlet, Remote, Tap, TapState};
+use crate::network::outlet::{Arrived, Outlet, Remote, Tap, TapState};
 use insane_datapath::Lendable;
 use insane_datapath::memory::Slot;
 use insane_shm::link::{Descriptor, FLAG_COPIED};
@@ -20,6 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The segment that a slot's name has if it is a message in the making. No slab has so many.
 const MAKING: u16 = u16::MAX;
 const _: () = assert!(MAX_SEGMENTS < MAKING as usize);
+
+/// A message that came whole in a frame stays there from so many bytes on. A frame of an ordinary MTU takes 2 KiB of what a device
+/// receives into, however little of it is payload, and a slot the next power of two: who keeps a shorter message keeps half as much in a
+/// slot, and its few cache lines are copied while they are still there from the packet engine's check, where a list costs both ends
+/// allocations, a lock and a slot of its own.
+const LEAST_LENT: usize = 1024;
 
 /// The frames of one port that are lent.
 #[derive(Debug, Default)]
@@ -118,6 +124,12 @@ pub(crate) enum Making {
 pub(crate) struct Parts(Vec<Part>);
 
 impl Parts {
+    /// All of a message, which lies in one frame. `None`: it does not.
+    pub(crate) fn whole(bytes: &[u8], loan: &Arc<Loan>) -> Option<Self> {
+        let (len, from) = (u32::try_from(bytes.len()).ok()?, loan.find(bytes)?);
+        Some(Self(vec![Part { at: 0, len, from, loan: Arc::clone(loan) }]))
+    }
+
     /// Adds one; `false` if there are too many.
     fn add(&mut self, part: Part) -> bool {
         let at = self.0.partition_point(|other| other.at <= part.at);
@@ -291,14 +303,24 @@ impl Domain {
 
     /// Begins a message of a source in frames, if a sink wants it so and it is not too large for that. The name is a slot's.
     pub(crate) fn begin_making(&mut self, source: usize, bytes: u32) -> Option<SlotId> {
-        let wanted = |t: &Tap| t.scattered && t.state == TapState::Open;
-        let wanted = self.remotes.get(source)?.as_ref()?.taps.iter().any(wanted);
         // More than half of a frame is payload.
         let frames = bytes.div_ceil((self.scatter.frame_bytes / 2).max(1));
-        if !wanted || self.scatter.memories.is_empty() || frames > self.share() {
-            return None;
-        }
-        self.begin(Making::Frames(bytes, Parts::default()))
+        self.stays_in(source, frames).then(|| self.begin(Making::Frames(bytes, Parts::default())))?
+    }
+
+    /// Whether a message of a source stays in so many frames, for some sink.
+    fn stays_in(&self, source: usize, frames: u32) -> bool {
+        let wanted = |t: &Tap| t.scattered && t.state == TapState::Open;
+        let remote = self.remotes.get(source).and_then(Option::as_ref);
+        let wanted = self.wants_scattered() && remote.is_some_and(|remote| remote.taps.iter().any(wanted));
+        wanted && !self.scatter.memories.is_empty() && frames <= self.share()
+    }
+
+    /// A message that came whole in a frame, perhaps with others: it stays there if the frame is lent, it is large enough, and a sink of
+    /// its source wants it so.
+    pub(crate) fn arrived<'a>(&self, source: usize, bytes: &'a [u8], loan: Option<&'a Arc<Loan>>) -> Arrived<'a> {
+        let stays = |_: &&Arc<Loan>| bytes.len() >= LEAST_LENT && self.stays_in(source, 1);
+        loan.filter(stays).map_or(Arrived::Bytes(bytes), |loan| Arrived::Lent(bytes, loan))
     }
 
     /// Begins a message that all later ones of its flow wait for, in memory that nobody shares: they may have all slots there are, and
@@ -411,7 +433,9 @@ impl Domain {
             let all = self.remotes.get(source).and_then(Option::as_ref).is_some_and(|remote| remote.is_scattered(at));
             let outlet = self.outlets.get(at).and_then(Option::as_ref).filter(|_| all);
             outlet.is_some_and(|outlet| {
-                outlet.lent.saturating_add(frames) <= share
+                // What waits for the link is not counted yet.
+                !outlet.is_behind()
+                    && outlet.lent.saturating_add(frames) <= share
                     && places.iter().all(|place| outlet.has_mapped(place.segment))
             })
         };

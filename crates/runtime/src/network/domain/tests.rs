@@ -1,5 +1,7 @@
 //! A session as the network's domain sees it: its end of the pair is played here.
 
+mod lent;
+
 use super::*;
 use crate::network::lanes::FlowId;
 use crate::network::outlet::{Arrived, Found};
