@@ -153,6 +153,8 @@ pub(crate) struct Host {
     /// Streams that moved from one path to another, and how long it took those that came there.
     pub(crate) moves: u64,
     pub(crate) move_times: MoveTimes,
+    /// The longest pause of those flows of a link, by its domain and place, that have moved while others of it still do.
+    pub(crate) pauses: HashMap<(usize, usize), Duration>,
     /// More is to be said to it than can wait: it does not listen.
     deaf: bool,
     /// Something that moves can go on: what waits is looked at with the next turn.
@@ -260,6 +262,7 @@ impl Host {
             room_said: 0,
             moves: 0,
             move_times: MoveTimes::default(),
+            pauses: HashMap::new(),
             deaf: false,
             goes_on: false,
         }
@@ -491,6 +494,7 @@ impl Host {
     /// known. Those that are best effort must not go on over the next: their sinks are gone with the host, to come back with flows
     /// and accounts of their own. What was to be said last by those that are closing has nobody to hear it.
     pub(crate) fn lose_flows(&mut self) {
+        self.pauses.clear();
         self.note_unsaid();
         self.accounts.iter_mut().flatten().filter(|a| a.reliable && a.gone).for_each(Account::forsake);
         (0..self.flows.len()).for_each(|at| self.fold(at));
