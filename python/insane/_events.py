@@ -10,8 +10,8 @@ class Event(tuple[int, str, str]):
     stream: str | None
     #: QosChanged and QosRefused: the host's name, or `local`.
     peer: str | None
-    #: QosChanged: what the session emits on the stream has moved to the datapath that the words name, for this peer; for so many
-    #: microseconds at most messages waited for that. When a move begins the event comes with None.
+    #: QosChanged: what the session emits on the stream has moved to the datapath that the words name, for this peer; for so
+    #: many microseconds at most messages waited for that. When a move begins the event comes with None.
     moved_us: int | None
 
     def __new__(

@@ -27,8 +27,8 @@ class Session:
     def report(self, what: str) -> str:
         """A report of the runtime as JSON text: "status" or "doctor"."""
     def events(self) -> list[Event]:
-        """Takes the events that came since the last call: number, name, and what has happened in words; of a stream also `stream`,
-        `peer`, and `moved_us`, the pause in microseconds of a move to another datapath that is over. Never blocks.
+        """Takes the events that came since the last call: number, name, and what has happened in words; of a stream also
+        `stream`, `peer`, and `moved_us`, the pause in microseconds of a move to another datapath that is over. Never blocks.
 
         1 RuntimeLost, 2 RuntimeBack, 3 QosChanged, 4 PeerLost, 5 PeerBroken, 6 SinkGivenUp, 7 QosRefused,
         8 StreamRefused."""

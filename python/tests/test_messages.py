@@ -376,6 +376,13 @@ def test_what_a_stream_gets_towards_another_host_is_an_event_with_the_reason(hos
         assert (outcome.intended, outcome.delivered, outcome.pending) == (1, 1, 0)
 
 
+def test_an_event_is_a_tuple_that_carries_the_pause_of_a_move() -> None:
+    number, name, text = event = insane.Event(3, "QosChanged", "words", "fast", "far", 1500)
+    assert (number, name, text) == event == (3, "QosChanged", "words")
+    assert (event.stream, event.peer, event.moved_us) == ("fast", "far", 1500)
+    assert insane.Event(1, "RuntimeLost", "words").moved_us is None
+
+
 def test_a_batch_arrives_in_order(session: insane.Session) -> None:
     stream = session.stream()
     sink, source = stream.sink("batch"), stream.source("batch")
