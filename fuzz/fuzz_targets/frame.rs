@@ -50,6 +50,7 @@ fn check(bytes: &[u8]) {
             Record::Credit(credit) => again.credit(&credit),
             Record::Close(close) => again.close(&close),
             Record::Closed(closed) => again.closed(&closed),
+            Record::Ask(ask) => again.ask(&ask),
             Record::Ping => again.ping(),
             Record::Bye => again.bye(),
             Record::Unknown(_) => continue,

@@ -19,6 +19,7 @@ from insane._errors import (
     NotAllowed,
     TimedOut,
 )
+from insane._events import Event
 from insane._native import (
     CODES,
     Buffer,
@@ -42,6 +43,7 @@ __all__ = [
     "ConnectionFailed",
     "Copies",
     "DataPathError",
+    "Event",
     "InsaneError",
     "InvalidArgument",
     "Message",

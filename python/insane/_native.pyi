@@ -7,6 +7,8 @@ from typing import Any, Literal, Self, final
 
 from typing_extensions import Buffer as ReadableBuffer
 
+from insane._events import Event
+
 CODES: dict[str, int]
 __version__: str
 
@@ -24,8 +26,9 @@ class Session:
         """Opens a stream; `qos` such as "reliability=reliable"; without a name it is made of the QoS."""
     def report(self, what: str) -> str:
         """A report of the runtime as JSON text: "status" or "doctor"."""
-    def events(self) -> list[tuple[int, str, str]]:
-        """Takes the events that came since the last call: number, name, and what has happened in words.
+    def events(self) -> list[Event]:
+        """Takes the events that came since the last call: number, name, and what has happened in words; of a stream also
+        `stream`, `peer`, and `moved_us`, the pause in microseconds of a move to another datapath that is over. Never blocks.
 
         1 RuntimeLost, 2 RuntimeBack, 3 QosChanged, 4 PeerLost, 5 PeerBroken, 6 SinkGivenUp, 7 QosRefused,
         8 StreamRefused."""

@@ -91,8 +91,14 @@ impl Session {
         self.with(py, |s| s.report(what))
     }
 
-    fn events(&self, py: Python<'_>) -> PyResult<Vec<(u32, &'static str, String)>> {
-        self.with(py, |s| Ok(s.events().iter().map(|e| (e.number(), e.name(), e.to_string())).collect()))
+    fn events<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let made = py.import("insane._events")?.getattr("Event")?;
+        let events = self.with(py, |s| Ok(s.events()))?;
+        let made = events.iter().map(|e| {
+            let moved_us = e.moved().map(|moved| moved.as_micros());
+            made.call1((e.number(), e.name(), e.to_string(), e.stream(), e.peer(), moved_us))
+        });
+        made.collect()
     }
 
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {

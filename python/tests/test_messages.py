@@ -367,12 +367,20 @@ def test_what_a_stream_gets_towards_another_host_is_an_event_with_the_reason(hos
         [why] = towards[0][4]
         assert why.startswith("acceleration=preferred: near and far have no accelerated datapath in common: ")
         told = f"stream `fast` towards far: udp/reliable reliability=reliable: {why}"
-        assert (3, "QosChanged", told) in near.events()
+        [event] = [event for event in near.events() if event == (3, "QosChanged", told)]
+        assert (event.stream, event.peer, event.moved_us) == ("fast", "far", None)
         end = time.monotonic() + 20
         while source.outcome(token).pending and time.monotonic() < end:
             time.sleep(0.005)
         outcome = source.outcome(token)
         assert (outcome.intended, outcome.delivered, outcome.pending) == (1, 1, 0)
+
+
+def test_an_event_is_a_tuple_that_carries_the_pause_of_a_move() -> None:
+    number, name, text = event = insane.Event(3, "QosChanged", "words", "fast", "far", 1500)
+    assert (number, name, text) == event == (3, "QosChanged", "words")
+    assert (event.stream, event.peer, event.moved_us) == ("fast", "far", 1500)
+    assert insane.Event(1, "RuntimeLost", "words").moved_us is None
 
 
 def test_a_batch_arrives_in_order(session: insane.Session) -> None:

@@ -9,7 +9,7 @@ local insane = Proto("insane", "INSANE frame")
 local kinds = {
     [0] = "End", [1] = "Message", [2] = "Fragment", [3] = "Ack", [4] = "Hello", [5] = "Flow open", [6] = "Flow ack",
     [7] = "Credit", [8] = "Close", [9] = "Closed", [10] = "Ping", [11] = "Bye",
-    [12] = "Bundle",
+    [12] = "Bundle", [13] = "Ask",
 }
 local statuses = { [0] = "accepted", [1] = "no such channel", [2] = "domain not served", [3] = "no room" }
 
@@ -62,6 +62,7 @@ local f = {
     dropped = ProtoField.uint64("insane.account.dropped", "Dropped"),
     expired = ProtoField.uint64("insane.account.expired", "Expired"),
     close_end = ProtoField.uint64("insane.close.end", "Messages carried"),
+    ask_at = ProtoField.uint64("insane.ask.at", "Asked about"),
     close_last = ProtoField.bool("insane.close.last", "Last", 8, nil, 0x01),
 }
 insane.fields = f
@@ -81,7 +82,7 @@ local function account(tree, body)
 end
 
 -- Each takes the record's tree, its first 8 bytes and its body. The body's least length is in `least`.
-local least = { [3] = 16, [4] = 32, [5] = 32, [6] = 24, [7] = 64, [8] = 8, [9] = 48 }
+local least = { [3] = 16, [4] = 32, [5] = 32, [6] = 24, [7] = 64, [8] = 8, [9] = 48, [13] = 8 }
 local control = {
     [3] = function(tree, head, body)
         tree:add_le(f.ack_delay, head(4, 4))
@@ -130,6 +131,10 @@ local control = {
     [9] = function(tree, head, body)
         tree:add_le(f.flow, head(4, 4))
         account(tree, body)
+    end,
+    [13] = function(tree, head, body)
+        tree:add_le(f.flow, head(4, 4))
+        tree:add_le(f.ask_at, body(0, 8))
     end,
 }
 

@@ -125,6 +125,17 @@ enum insane_event {
  * into size bytes of text (at most size - 1 and a NUL); text may be NULL if size is 0. Never blocks. */
 int insane_next_event(insane_session_t *session, char *text, size_t size);
 
+/* What an event is about, for programs. Later versions may add fields at the end. */
+typedef struct insane_event_facts {
+    int64_t moved_us;  /* QOS_CHANGED: what the session emits on the stream has moved to the datapath that the text names; for so many
+                        * microseconds at most messages waited for that. -1: no move is over. When one begins the event comes with -1. */
+    char stream[256];  /* the stream's name, shortened if need be; empty if the event is about none */
+    char peer[256];    /* QOS_CHANGED and QOS_REFUSED: the host's name, or `local`; else empty */
+} insane_event_facts_t;
+/* As insane_next_event, and fills in what the event is about. facts_size is sizeof *facts: no more than that is written. */
+int insane_next_event_facts(insane_session_t *session, insane_event_facts_t *facts, size_t facts_size, char *text,
+                            size_t size);
+
 /* Opens the stream of this QoS; options may be NULL for the default, name may be NULL for the one made of the QoS. */
 int insane_create_stream(insane_session_t *session, const char *name, const insane_options_t *options,
                          insane_stream_t **stream);

@@ -1,7 +1,7 @@
 //! Sessions, streams, sources and sinks as handles.
 
 use crate::{call, close, get, invalid, own, put, text};
-use client::{Channel, Error, Qos, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
+use client::{Channel, Error, Event, Qos, Session, Sink, SinkOptions, Source, SourceOptions, Stream, Wait};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::time::Duration;
 
@@ -167,6 +167,56 @@ pub unsafe extern "C" fn insane_next_event(session: *const Session, to: *mut c_c
     })
 }
 
+/// `insane_event_facts_t`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct EventFacts {
+    moved_us: i64,
+    stream: [c_char; 256],
+    peer: [c_char; 256],
+}
+
+impl EventFacts {
+    fn of(event: &Event) -> Self {
+        let words = |text: Option<&str>| {
+            let mut to = [0; 256];
+            // The last one is the NUL.
+            to.iter_mut().take(255).zip(text.unwrap_or_default().bytes()).for_each(|(to, byte)| *to = byte as c_char);
+            to
+        };
+        let moved_us = event.moved().map(|moved| i64::try_from(moved.as_micros()).unwrap_or(i64::MAX));
+        Self { moved_us: moved_us.unwrap_or(-1), stream: words(event.stream()), peer: words(event.peer()) }
+    }
+}
+
+/// See `insane.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn insane_next_event_facts(
+    session: *const Session,
+    facts: *mut EventFacts,
+    facts_size: usize,
+    to: *mut c_char,
+    size: usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let session = unsafe { own(session, "session is NULL") }?;
+        if facts.is_null() {
+            return Err(invalid("facts is NULL"));
+        }
+        if size > 0 && to.is_null() {
+            return Err(invalid("text is NULL"));
+        }
+        let Some(event) = session.next_event() else { return Ok(0) };
+        let (are, bytes) = (EventFacts::of(&event), facts_size.min(size_of::<EventFacts>()));
+        // SAFETY: the caller has `facts_size` bytes there, and no more than the facts have are read.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const are).cast::<u8>(), facts.cast(), bytes) };
+        // SAFETY: the header asks for `size` bytes.
+        unsafe { write_text(&event.to_string(), to, size) }?;
+        Ok(c_int::try_from(event.number()).unwrap_or(c_int::MAX))
+    })
+}
+
 unsafe fn source(stream: *const Stream, channel: Channel<'_>, to: *mut *mut Source) -> Result<c_int, Error> {
     // SAFETY: the header's contract.
     let stream = unsafe { get(stream, "stream is NULL") }?;
@@ -298,4 +348,26 @@ pub unsafe extern "C" fn insane_create_sink_named(
 pub unsafe extern "C" fn insane_close_sink(sink: *mut SinkHandle) -> c_int {
     // SAFETY: the header's contract.
     unsafe { close(sink) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use client::EffectiveQos;
+
+    #[test]
+    fn the_pause_of_a_move_and_its_host_are_among_the_facts_of_an_event() {
+        let read = |from: &[c_char; 256]| -> String {
+            from.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect()
+        };
+        let effective = EffectiveQos { peer: "far".into(), ..EffectiveQos::default() };
+        let event =
+            |stream: &str, moved| Event::QosChanged { stream: stream.into(), effective: effective.clone(), moved };
+        let facts = EventFacts::of(&event("fast", Some(Duration::from_micros(1500))));
+        assert_eq!((facts.moved_us, read(&facts.stream), read(&facts.peer)), (1500, "fast".into(), "far".into()));
+        let facts = EventFacts::of(&event(&"x".repeat(300), None));
+        assert_eq!((facts.moved_us, read(&facts.stream)), (-1, "x".repeat(255)));
+        let facts = EventFacts::of(&Event::RuntimeLost);
+        assert_eq!((facts.moved_us, read(&facts.stream), read(&facts.peer)), (-1, String::new(), String::new()));
+    }
 }

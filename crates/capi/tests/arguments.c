@@ -60,7 +60,9 @@ int main(void)
     CHECK(insane_release_buffer(NULL, &buffer) == bad && insane_wait_any(NULL, 0, 0, 0) == bad);
     CHECK(insane_wait_sinks(NULL, 1, 0) == bad && insane_effective_qos(NULL, NULL, 0) == bad);
     char words[256] = "";
+    insane_event_facts_t facts;
     CHECK(insane_next_event(NULL, words, sizeof words) == bad);
+    CHECK(insane_next_event_facts(NULL, &facts, sizeof facts, words, sizeof words) == bad);
     insane_waitset_t *set = NULL;
     size_t key = 0;
     CHECK(insane_create_waitset(NULL) == bad && insane_waitset_add(NULL, sink) == bad && insane_waitset_fd(NULL) == bad);
@@ -77,6 +79,9 @@ int main(void)
     CHECK(insane_init_session("C arguments", NULL, NULL, &session) == 0);
     insane_options_t odd = { 7, 0, 0, 0, 0 }, timely = { 0, 0, 1, 0, 1 };
     CHECK(insane_next_event(session, NULL, 5) == bad && insane_next_event(session, NULL, 0) == 0);
+    CHECK(insane_next_event_facts(session, NULL, sizeof facts, NULL, 0) == bad);
+    CHECK(insane_next_event_facts(session, &facts, sizeof facts, NULL, 5) == bad);
+    CHECK(insane_next_event_facts(session, &facts, sizeof facts, NULL, 0) == 0);
     CHECK(insane_create_stream(session, NULL, &odd, &stream) == bad);
     CHECK(insane_create_stream(session, NULL, &timely, &stream) == -INSANE_QOS_UNAVAILABLE);
     CHECK(insane_create_stream(session, "a\nb", NULL, &stream) == -INSANE_INVALID_NAME);

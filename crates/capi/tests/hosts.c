@@ -17,6 +17,8 @@ int main(int count, char **sockets)
     insane_options_t fast = { 1, 0, 0, 1, 0 };
     const char *is = "far: udp/reliable reliability=reliable", *why = "acceleration=preferred: near and far have no accelerated datapath in common: ";
     char text[1024] = "", told[1024] = "";
+    insane_event_facts_t facts;
+    memset(&facts, 'x', sizeof facts);
 
     CHECK(count == 3 && insane_init_session("near", NULL, sockets[1], &near) == 0);
     CHECK(insane_init_session("far", NULL, sockets[2], &far) == 0);
@@ -33,11 +35,14 @@ int main(int count, char **sockets)
     CHECK(strstr(text, is) != NULL && strstr(text, why) != NULL);
     int event = 0;
     for (int i = 0; i < 2000 && event != INSANE_EVENT_QOS_CHANGED; i++) {
-        event = insane_next_event(near, told, sizeof told);
+        event = insane_next_event_facts(near, &facts, sizeof facts - 1, told, sizeof told);
         if (event == 0) usleep(10000);
     }
     CHECK(event == INSANE_EVENT_QOS_CHANGED && strncmp(told, "stream `fast` towards far: ", 27) == 0);
     CHECK(strstr(told, is) != NULL && strstr(told, why) != NULL);
+    /* Of what the caller has not room for nothing is written. */
+    CHECK(facts.moved_us == -1 && strcmp(facts.stream, "fast") == 0 && strcmp(facts.peer, "far") == 0);
+    CHECK(((char *)&facts)[sizeof facts - 1] == 'x');
 
     CHECK(insane_close_source(source) == 0 && insane_close_sink(sink) == 0);
     CHECK(insane_close_stream(stream) == 0 && insane_close_stream(other) == 0);

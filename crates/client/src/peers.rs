@@ -525,6 +525,7 @@ impl Peers {
         let quota = self.shared.limits().memory_bytes;
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let of_pair: usize = pair.incoming.values().map(|i| i.segments).sum();
+        let mapped: u64 = pair.incoming.values().map(|i| i.mapped).sum();
         let all = self.shared.maps.load(Ordering::Relaxed);
         // The network has each of its segments on every link.
         if !pair.network && !may_map(of_pair, all) {
@@ -538,9 +539,9 @@ impl Peers {
         }
         let geometry = Geometry::checked(add.stride, add.slots)?;
         let fd = fds.first().ok_or_else(|| refuse("a segment without memory"))?;
-        // What another session may own. The network's memory is the runtime's, which its own configuration bounds.
-        let limit = if pair.network { u64::MAX } else { quota.saturating_sub(incoming.mapped) };
-        let view = SegmentView::map(fd.as_fd(), geometry, limit)?;
+        // What another session may own, with all its streams. The network's memory is the runtime's, which its own configuration bounds.
+        let limit = if pair.network { u64::MAX } else { quota.saturating_sub(mapped) };
+        let view = SegmentView::map(fd.as_fd(), geometry, limit).map_err(|e| refuse(e.about_segment(mapped, quota)))?;
         incoming.mapped += view.bytes();
         let mut rx = incoming.stream.rx.visit();
         if let Some(l) = rx.links[incoming.at].as_mut() {

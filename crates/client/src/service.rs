@@ -438,7 +438,7 @@ impl Service {
             self.shared.event(if effective.datapath == REFUSED {
                 Event::QosRefused { stream, effective }
             } else {
-                Event::QosChanged { stream, effective }
+                Event::QosChanged { stream, effective, moved: changed.moved_us.map(Duration::from_micros) }
             });
         }
     }

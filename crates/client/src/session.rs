@@ -68,6 +68,10 @@ pub enum Event {
         stream: String,
         /// What is served now.
         effective: EffectiveQos,
+        /// What this session emits on the stream has moved to that datapath, for the host that `effective` names as its peer: for how long
+        /// at most messages waited for that, in steps of a microsecond. When a move begins it is `None`, and so it is of any other change;
+        /// then this event comes again with the pause.
+        moved: Option<Duration>,
     },
     /// A peer session is gone.
     PeerLost {
@@ -145,15 +149,50 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The stream that it is about, if it is about one.
+    #[must_use]
+    pub fn stream(&self) -> Option<&str> {
+        match self {
+            Self::QosChanged { stream, .. }
+            | Self::SinkGivenUp { stream, .. }
+            | Self::QosRefused { stream, .. }
+            | Self::StreamRefused { stream, .. } => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The host that it is about, or `local`, if what a stream gets has changed or was refused.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        match self {
+            Self::QosChanged { effective, .. } | Self::QosRefused { effective, .. } => Some(&effective.peer),
+            _ => None,
+        }
+    }
+
+    /// The pause of a move that is over ([`Self::QosChanged`]).
+    #[must_use]
+    pub const fn moved(&self) -> Option<Duration> {
+        match self {
+            Self::QosChanged { moved, .. } => *moved,
+            _ => None,
+        }
+    }
+}
+
 /// What has happened, in words for an operator.
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::RuntimeLost => f.write_str("the runtime is lost; local channels go on and the library reconnects"),
             Self::RuntimeBack => f.write_str("the runtime is back and everything is reopened that it does not refuse"),
-            Self::QosChanged { stream, effective: e } => {
+            Self::QosChanged { stream, effective: e, moved } => {
                 let qos = e.qos.unwrap_or_default().canonical();
                 write!(f, "stream `{stream}` towards {}: {}/{} {qos}", e.peer, e.datapath, e.transport)?;
+                if let Some(moved) = moved {
+                    write!(f, ", moved in {} us", moved.as_micros())?;
+                }
                 if e.reasons.is_empty() { Ok(()) } else { write!(f, ": {}", e.reasons.join("; ")) }
             }
             Self::PeerLost { app } => write!(f, "the session of `{app}` is gone"),

@@ -744,15 +744,21 @@ impl Core {
     }
 
     /// Tells a session what a stream that it has open gets towards another host, if that is not what it was told last, and
-    /// keeps it until the stream is closed.
-    pub fn effective(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
+    /// keeps it until the stream is closed. That it has moved there, and how long that took in microseconds, it is told in any case.
+    pub fn effective(
+        &mut self,
+        session: SessionId,
+        stream: &str,
+        effective: EffectiveQos,
+        moved_us: Option<u64>,
+    ) -> Vec<Action> {
         let open = |s: &&mut Session| s.id == session && s.number(stream).is_some();
         let Some(is) = self.sessions.values_mut().find(open) else { return Vec::new() };
         let was = is.effective.insert((stream.to_owned(), effective.peer.clone()), effective.clone());
-        if was.as_ref() == Some(&effective) {
+        if moved_us.is_none() && was.as_ref() == Some(&effective) {
             return Vec::new();
         }
-        self.tell(session, stream, effective)
+        self.tell(session, stream, effective, moved_us)
     }
 
     /// No host has this name any more: what streams got towards it is forgotten.
@@ -760,10 +766,16 @@ impl Core {
         self.sessions.values_mut().for_each(|s| s.effective.retain(|(_, peer), _| peer != name));
     }
 
-    fn tell(&mut self, session: SessionId, stream: &str, effective: EffectiveQos) -> Vec<Action> {
+    fn tell(
+        &mut self,
+        session: SessionId,
+        stream: &str,
+        effective: EffectiveQos,
+        moved_us: Option<u64>,
+    ) -> Vec<Action> {
         let found = self.sessions.iter().find(|(_, s)| s.id == session);
         if let Some((conn, stream)) = found.and_then(|(c, s)| Some((*c, s.number(stream)?))) {
-            let changed = control::QosChanged { stream, effective: Some(effective) };
+            let changed = control::QosChanged { stream, effective: Some(effective), moved_us };
             self.send(conn, 0, to_client::Body::QosChanged(changed));
         }
         std::mem::take(&mut self.actions)
@@ -795,14 +807,14 @@ impl Core {
             let served = if served.reasons.is_empty() { serves().effective } else { served };
             Some((session.id, name.clone(), policy::refused(served)?))
         });
-        known.map_or_else(Vec::new, |(session, name, effective)| self.tell(session, &name, effective))
+        known.map_or_else(Vec::new, |(session, name, effective)| self.tell(session, &name, effective, None))
     }
 
     /// A host that had refused a sink of this one serves its stream: its session is told what that gets.
     pub fn served(&mut self, sink: SinkId, effective: EffectiveQos) -> Vec<Action> {
         let mut sessions = self.sessions.values().filter(|s| !s.network);
         let found = sessions.find_map(|s| Some((s.id, s.sinks.get(&sink)?.0.clone())));
-        found.map_or_else(Vec::new, |(session, stream)| self.tell(session, &stream, effective))
+        found.map_or_else(Vec::new, |(session, stream)| self.tell(session, &stream, effective, None))
     }
 
     /// The network's session of this connection can have a flow now that it had refused: both ends hear of it as of a new one.

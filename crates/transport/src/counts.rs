@@ -30,6 +30,22 @@ impl Counts {
     }
 }
 
+/// What ended otherwise than delivered of those messages of an outgoing flow that said the same number
+/// ([`insane_wire::frame::record::Message::joined`]). The counts are those of [`Counts`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// That number.
+    pub joined: u8,
+    /// See [`Counts::lost`].
+    pub lost: u64,
+    /// See [`Counts::dropped`].
+    pub dropped: u64,
+    /// See [`Counts::expired`].
+    pub expired: u64,
+    /// See [`Counts::unconfirmed`].
+    pub unconfirmed: u64,
+}
+
 /// What a path has counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathStats {

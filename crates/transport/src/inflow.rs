@@ -6,6 +6,7 @@ use insane_wire::frame::MAX_FRAME_BYTES;
 use insane_wire::frame::control::{Account, FlowOpen};
 use insane_wire::frame::record::Message;
 
+use crate::lapses::Lapses;
 use crate::path::{Event, Lies};
 
 /// How many messages of a best-effort flow may be in doubt: what comes later than so many others counts as lost.
@@ -81,6 +82,7 @@ pub(crate) struct InFlow {
     /// Best effort, while something is in doubt: one past the largest index that is there.
     past: u64,
     account: Account,
+    lapses: Lapses,
     /// The credit of messages that it was accepted with.
     granted: u64,
     pub(crate) limit_index: u64,
@@ -115,6 +117,7 @@ impl InFlow {
             newer: 0,
             past: 0,
             account: Account::default(),
+            lapses: Lapses::default(),
             granted: 0,
             limit_index: 0,
             limit_bytes: 0,
@@ -355,6 +358,9 @@ impl InFlow {
                 // Its fragments are given up in their own time, which is reported by `given_up`.
                 Known::Missing | Known::Partly => break,
             }
+            if known != Known::Delivered {
+                self.lapses.add(self.account.settled, known == Known::Dropped);
+            }
             self.doubt.pop_front();
             self.account.settled += 1;
             self.limit_index += u64::from(matches!(known, Known::Missing | Known::Lost | Known::Dropped));
@@ -372,6 +378,21 @@ impl InFlow {
             }
             self.newer = self.newer.max(end);
         }
+    }
+
+    /// The sender, which has sent so many messages, asks how it stands with them; whether that can be said. Of a reliable flow it cannot.
+    pub(crate) fn ask(&mut self, at: u64) -> bool {
+        if self.open.reliable || at > self.limit_index {
+            return false;
+        }
+        self.told(at);
+        self.lapses.ask(at);
+        self.lapses.can_answer(self.account.settled)
+    }
+
+    /// What the sender asked, if it can be said by now.
+    pub(crate) fn answer(&mut self) -> Option<Account> {
+        self.lapses.answer(&self.account)
     }
 
     /// Called now and then: what was overtaken before the last call and has not come since is lost. Also ends the flow when

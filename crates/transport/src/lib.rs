@@ -95,12 +95,14 @@ mod congestion;
 mod counts;
 mod inflow;
 mod landing;
+mod lapses;
 mod outflow;
 mod path;
 mod payloads;
 mod receive;
 mod rtt;
 mod seen;
+mod shares;
 mod sizes;
 // Thousands of frames each, and no unsafe code for Miri to look at.
 #[cfg(all(test, not(miri)))]
@@ -109,7 +111,7 @@ mod transmit;
 mod turns;
 
 pub use config::{Config, FlowSpec, Outgoing};
-pub use counts::{Counts, PathStats};
+pub use counts::{Counts, PathStats, Share};
 pub use landing::{Landing, Landings, MOST_REGIONS, Region, Stray};
 pub use path::{Alike, Built, End, Event, Gather, Lies, LostReason, Path, Receipt, Rejected, Row, SendError, Store};
 pub use payloads::{Fit, Payloads, Rest, copy_alike, count_alike};

@@ -9,6 +9,7 @@ use insane_wire::frame::record::Message;
 use crate::config::{FlowSpec, Outgoing};
 use crate::counts::Counts;
 use crate::payloads::{BUNDLE_WORD, Fit, Rest};
+use crate::shares::Shares;
 
 /// Where a flow is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,8 @@ pub(crate) struct OutFlow {
     account: Account,
     /// Of what has ended otherwise, or in earlier connections.
     past: Counts,
+    /// The same and the account, by which sinks its source knew of.
+    pub(crate) shares: Shares,
     pub(crate) closing: bool,
     /// Best effort: how many messages there were at the last tick, and how many the peer was told of.
     ticked: u64,
@@ -120,6 +123,7 @@ impl OutFlow {
             carried: 0,
             account: Account::default(),
             past: Counts::default(),
+            shares: Shares::default(),
             closing: false,
             ticked: 0,
             told: 0,
@@ -144,6 +148,7 @@ impl OutFlow {
     #[inline]
     pub(crate) fn went_at_once(&mut self, message: &Outgoing) {
         self.past.accepted += 1;
+        self.shares.goes(self.next_index, message.joined);
         self.next_index += 1;
         self.carried += u64::from(message.len);
     }
@@ -292,6 +297,7 @@ impl OutFlow {
             if message.deadline.is_some_and(|deadline| deadline <= now) {
                 self.next_waiting();
                 self.past.expired += message.messages();
+                self.shares.add(message.joined, |share| share.expired += message.messages());
                 expired(message);
                 continue;
             }
@@ -326,7 +332,9 @@ impl OutFlow {
             From::Current => {}
             From::Waiting => {
                 self.next_waiting();
-                if self.spec.reliable {
+                if !self.spec.reliable {
+                    self.shares.goes(index, next.message.joined);
+                } else {
                     self.flying.push_back((index, next.message));
                     self.flying_messages += next.message.messages();
                 }
@@ -431,19 +439,30 @@ impl OutFlow {
         }
     }
 
-    /// Takes a later account of a best-effort flow. One that cannot be is passed over.
+    /// Takes an account of a best-effort flow: a later one, or one that was asked for. One that cannot be is passed over.
     pub(crate) fn settle(&mut self, account: &Account) {
         let sum = [account.delivered, account.lost, account.dropped, account.expired];
         let sum = sum.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
-        let known = account.settled >= self.account.settled && account.settled <= self.next_index;
-        if !self.spec.reliable && known && sum == Some(account.settled) {
-            self.account = *account;
+        let known = account.settled <= self.next_index && sum == Some(account.settled);
+        if self.spec.reliable || !known {
+            return;
         }
+        if account.settled >= self.account.settled {
+            self.account = *account;
+        } else {
+            self.shares.answered(account);
+        }
+        self.shares.settle(&self.account);
     }
 
     /// Whether nothing is left but to close it.
     pub(crate) fn is_through(&self) -> bool {
-        self.waiting.is_empty() && self.current.is_none() && self.flying.is_empty()
+        self.waiting.is_empty() && self.current.is_none() && self.flying.is_empty() && self.shares.are_clear()
+    }
+
+    /// Called now and then: whether the peer is to be asked whose some of what it has counted is.
+    pub(crate) fn asks(&mut self) -> bool {
+        self.shares.tick(&self.account) && self.state == State::Open
     }
 
     /// Called now and then: whether the peer is to be told how many messages there were, because the last may be lost and
@@ -475,6 +494,7 @@ impl OutFlow {
         while self.may_be_stale() {
             let Some(message) = self.next_waiting() else { break };
             self.past.lost += message.messages();
+            self.shares.add(message.joined, |share| share.lost += message.messages());
             dropped(message);
         }
     }
@@ -496,7 +516,9 @@ impl OutFlow {
         } else {
             let unconfirmed = counts.unconfirmed + counts.under_way + self.rest();
             self.past = Counts { unconfirmed, under_way: 0, waiting: 0, ..counts };
+            self.shares.reset(&self.account, self.next_index);
             if let Some((message, _)) = self.current {
+                self.shares.add(message.joined, |share| share.unconfirmed += u64::from(message.bundle));
                 lost(message);
             }
         }
@@ -525,11 +547,13 @@ impl OutFlow {
         let rest = self.rest();
         if let Some((message, _)) = self.current.take().filter(|_| !self.spec.reliable) {
             self.past.unconfirmed += rest;
+            self.shares.add(message.joined, |share| share.unconfirmed += rest);
             lost(message);
         }
         (self.waiting_messages, self.flying_messages) = (0, 0);
         for message in self.flying.drain(..).map(|(_, message)| message).chain(self.waiting.drain(..)) {
             self.past.unconfirmed += message.messages();
+            self.shares.add(message.joined, |share| share.unconfirmed += message.messages());
             lost(message);
         }
         self.resend.clear();

@@ -13,7 +13,7 @@ use insane_wire::reassembly::Reassembler;
 
 use crate::config::{Config, FlowSpec, Outgoing};
 use crate::congestion::Congestion;
-use crate::counts::{Counts, PathStats};
+use crate::counts::{Counts, PathStats, Share};
 use crate::inflow::{InFlow, Saying};
 use crate::landing::Guesses;
 use crate::outflow::{OutFlow, State};
@@ -171,6 +171,13 @@ pub enum Event {
         token: u64,
         /// How it ended.
         end: End,
+    },
+    /// What ended of an outgoing flow's messages that was not taken by [`Path::take_shares`], before [`Event::Closed`].
+    Shared {
+        /// Which.
+        flow: u32,
+        /// Of those that knew of the same sinks.
+        share: Share,
     },
     /// An outgoing flow that was closed has ended.
     Closed {
@@ -603,15 +610,6 @@ impl Path {
             }
             // The peer knows nothing of it.
             State::Opening | State::Refused | State::Open => self.finish(flow),
-        }
-    }
-
-    pub(crate) fn finish(&mut self, flow: u32) {
-        if let Some(mut out) = self.out.remove(&flow) {
-            // Of what the last account does not say nothing will be known.
-            let events = &mut self.events;
-            out.reset(|lost| release(events, flow, &lost, End::Unconfirmed));
-            self.events.push_back(Event::Closed { flow, counts: out.counts() });
         }
     }
 

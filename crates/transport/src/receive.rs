@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use insane_wire::frame::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen};
+use insane_wire::frame::control::{Ack, Ask, Close, Closed, Credit, FlowAck, FlowOpen};
 use insane_wire::frame::record::{Message, Part, Place, Record, Records, bundled};
 use insane_wire::frame::{CHECKED, FrameError, Header, MAX_COUNTER, SEALED, followers, parse};
 use insane_wire::reassembly::{GivenUp, Key, Reassembler, Refused};
@@ -99,6 +99,7 @@ impl Path {
                 Record::Credit(credit) => self.credited(&credit),
                 Record::Close(close) => no_room |= !self.told(now, &close),
                 Record::Closed(closed) => self.has_closed(&closed),
+                Record::Ask(ask) => self.asked(now, &ask),
                 Record::Bye => bye = true,
                 Record::Hello(_) | Record::Ping | Record::Unknown(_) => {}
             }
@@ -500,11 +501,7 @@ impl Path {
                 self.end_incoming(flow);
                 return true;
             }
-            if !self.ticking {
-                // Soon, not at once: what was sent before may still be on its way.
-                self.next_tick = now + self.rtt.reordering();
-            }
-            self.ticking = true;
+            self.tick_soon(now);
         } else if close.last && !self.ended.contains_key(&flow) {
             if self.has_many_ended() {
                 return false;
@@ -514,6 +511,23 @@ impl Path {
             self.say_closed(flow, account);
         }
         true
+    }
+
+    /// Soon, not at once: what was sent before may still be on its way.
+    fn tick_soon(&mut self, now: Duration) {
+        if !self.ticking {
+            self.next_tick = now + self.rtt.reordering();
+        }
+        self.ticking = true;
+    }
+
+    fn asked(&mut self, now: Duration, ask: &Ask) {
+        let Some(incoming) = self.incoming.get_mut(&ask.flow) else { return };
+        if incoming.ask(ask.at) {
+            self.credit_now(ask.flow);
+        } else {
+            self.tick_soon(now);
+        }
     }
 
     fn has_closed(&mut self, closed: &Closed) {

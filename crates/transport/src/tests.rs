@@ -12,6 +12,7 @@ use crate::path::{End, Event, Lies, Path, Rejected, Store};
 use crate::payloads::Payloads;
 
 mod headers;
+mod shares;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insane_wire::fragment::{Fragments, whole_limit};
-use insane_wire::frame::control::{Close, Closed, Credit, FlowOpen, Hello};
+use insane_wire::frame::control::{Ask, Close, Closed, Credit, FlowOpen, Hello};
 use insane_wire::frame::record::{FRAGMENT_BYTES, MESSAGE_BYTES, Message, Part};
 use insane_wire::frame::{CHECKED, FrameBuilder, HEADER_BYTES, Header, MIN_FRAME_LIMIT, next_message, next_part};
 
@@ -37,6 +37,7 @@ pub(crate) enum Content {
     Answer(u32),
     Credit(u32),
     Told(u32),
+    Ask(u32),
     Close(u32),
     Closed(u32),
     Bye,
@@ -512,13 +513,24 @@ impl Path {
                 },
                 Content::Answer(flow) => self.answer(flow).map(|answer| frame.flow_ack(&answer)),
                 Content::Credit(flow) => self.incoming.get_mut(&flow).map(|incoming| {
-                    incoming.say();
                     let (limit_index, limit_bytes) = (incoming.limit_index as u32, incoming.limit_bytes);
-                    frame.credit(&Credit { flow, limit_index, limit_bytes, account: incoming.account() })
+                    let credit = |account| Credit { flow, limit_index, limit_bytes, account };
+                    // One that finds no room is asked for again.
+                    while let Some(account) = incoming.answer() {
+                        if !frame.credit(&credit(account)) {
+                            return false;
+                        }
+                    }
+                    incoming.say();
+                    frame.credit(&credit(incoming.account()))
                 }),
                 Content::Told(flow) => {
                     let out = self.out.get(&flow).filter(|out| out.state == State::Open);
                     out.map(|out| frame.close(&Close { flow, end: out.end(), last: false }))
+                }
+                Content::Ask(flow) => {
+                    let out = self.out.get_mut(&flow).filter(|out| out.state == State::Open);
+                    out.and_then(|out| out.shares.ask(|at| frame.ask(&Ask { flow, at })))
                 }
                 Content::Close(flow) => {
                     let out = self.out.get(&flow).filter(|out| out.state == State::Closing);
@@ -722,6 +734,7 @@ impl Path {
                 self.credit_soon(flow);
             }
         }
+        let mut clear = Vec::new();
         let stale = self.config.stale.max(2 * self.config.heartbeat);
         let stalled = !late && !self.config.stale.is_zero() && now.saturating_sub(self.last_heard) >= stale;
         for (&flow, out) in &mut self.out {
@@ -732,8 +745,13 @@ impl Path {
             if out.tick() {
                 self.control.push_back(Content::Told(flow));
             }
-            self.ticking |= out.in_doubt() || out.may_be_stale();
+            if out.asks() {
+                self.control.push_back(Content::Ask(flow));
+            }
+            clear.extend((out.closing && out.is_through() && out.state == State::Open).then_some(flow));
+            self.ticking |= out.in_doubt() || out.may_be_stale() || !out.shares.are_clear();
         }
+        clear.into_iter().for_each(|flow| self.try_close(flow));
         ended.into_iter().for_each(|flow| self.end_incoming(flow));
     }
 

@@ -462,6 +462,10 @@ pub struct QosChanged {
     /// What is served now.
     #[prost(message, optional, tag = "2")]
     pub effective: Option<EffectiveQos>,
+    /// What the receiving session emits on the stream has come to the datapath that is said, for `effective.peer`: how long it was on its
+    /// way there at most, in microseconds.
+    #[prost(uint64, optional, tag = "3")]
+    pub moved_us: Option<u64>,
 }
 
 /// The runtime is stopping.

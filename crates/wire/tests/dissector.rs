@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
+use insane_wire::frame::control::{Account, Ask, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
 use insane_wire::frame::record::{Message, Part};
 use insane_wire::frame::{CHECKED, FrameBuilder, Header, SEALED};
 
@@ -37,6 +37,7 @@ fn every_kind() -> Vec<Vec<u8>> {
         assert!(frame.credit(&Credit { flow: 33, limit_index: 62, limit_bytes: 72, account }));
         assert!(frame.close(&Close { flow: 34, end: 81, last: true }));
         assert!(frame.closed(&Closed { flow: 35, account }));
+        assert!(frame.ask(&Ask { flow: 36, at: 91 }));
         assert!(frame.ping() && frame.bye());
     });
     let mut sealed = frame(Header { flags: SEALED, key: 12, ..header }, |frame| assert!(frame.ping()));
@@ -141,7 +142,7 @@ fn the_dissector_shows_what_was_written() {
 
     let protocols = shown(&["_ws.col.Protocol", "_ws.col.Info"]);
     assert_eq!(protocols[0], "INSANE\tMessage, Message, Fragment, Bundle, Ack");
-    assert_eq!(protocols[1], "INSANE\tHello, Flow open, Flow ack, Credit, Close, Closed, Ping, Bye");
+    assert_eq!(protocols[1], "INSANE\tHello, Flow open, Flow ack, Credit, Close, Closed, Ask, Ping, Bye");
     assert_eq!(protocols[2], "INSANE\tSealed");
 
     let header = ["insane.domain", "insane.connection", "insane.counter", "insane.key", "insane.tag"];
@@ -158,9 +159,10 @@ fn the_dissector_shows_what_was_written() {
     let hello = ["insane.hello.incarnation", "insane.hello.echo", "insane.hello.max_frame", "insane.hello.adopted"];
     assert_eq!(shown(&hello)[1].replace("True", "1"), "0x00000000000000aa\t0x00000000000000bb\t9000\t1");
     let flows = ["insane.flow", "insane.flow.channel", "insane.flow.first", "insane.flow.status", "insane.cursor"];
-    assert_eq!(shown(&flows)[1], "31,32,33,34,35\t0x00000000000000cc\t41\t3\t51,21,21");
-    let credit = ["insane.credit.index", "insane.credit.bytes", "insane.account.lost", "insane.close.end"];
-    assert_eq!(shown(&credit)[1], "61,62\t71,72\t2,2\t81");
+    assert_eq!(shown(&flows)[1], "31,32,33,34,35,36\t0x00000000000000cc\t41\t3\t51,21,21");
+    let told = ["insane.account.lost", "insane.close.end", "insane.ask.at"];
+    let credit = [&["insane.credit.index", "insane.credit.bytes"][..], &told].concat();
+    assert_eq!(shown(&credit)[1], "61,62\t71,72\t2,2\t81\t91");
     assert!(!shown(&["insane.malformed"])[3].is_empty() && shown(&["insane.malformed"])[1].is_empty());
     std::fs::remove_file(&file).expect("the temporary file is there");
 }

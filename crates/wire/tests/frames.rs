@@ -1,6 +1,6 @@
 //! Frames: what is written is read again, and no bytes whatever make the reader fail.
 
-use insane_wire::frame::control::{Account, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
+use insane_wire::frame::control::{Account, Ask, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
 use insane_wire::frame::record::{
     BUNDLE_BYTES, MAX_BUNDLED, MAX_SEQUENCE, Message, Part, Place, Record, Records, bundle_append, bundle_longest,
     bundle_prefix, bundled,
@@ -285,10 +285,11 @@ fn control_records_come_out_as_they_went_in() {
     let ack = FlowAck { flow: 1, status: 2, cursor: 3, limit_index: 4, limit_bytes: 5 };
     let credit = Credit { flow: 7, limit_index: 8, limit_bytes: 9, account };
     let (close, closed) = (Close { flow: 1, end: 1 << 40, last: true }, Closed { flow: 1, account });
+    let ask = Ask { flow: 1, at: 1 << 41 };
     let mut bytes = Vec::new();
     let mut frame = FrameBuilder::new(&mut bytes, Header::default(), 1472);
     assert!(frame.hello(&hello) && frame.flow_open(&open) && frame.flow_ack(&ack) && frame.credit(&credit));
-    assert!(frame.close(&close) && frame.closed(&closed) && frame.ping() && frame.bye());
+    assert!(frame.close(&close) && frame.closed(&closed) && frame.ask(&ask) && frame.ping() && frame.bye());
     frame.finish();
     let (_, records) = parse(&bytes).unwrap();
     let read: Vec<_> = records.map(Result::unwrap).collect();
@@ -299,6 +300,7 @@ fn control_records_come_out_as_they_went_in() {
         Record::Credit(credit),
         Record::Close(close),
         Record::Closed(closed),
+        Record::Ask(ask),
         Record::Ping,
         Record::Bye,
     ];

@@ -61,7 +61,7 @@ fn a_sink_that_a_quota_keeps_out_says_why_and_is_back_when_there_is_room() {
     first.close();
     let back = event(&b, |event| matches!(event, Event::QosChanged { .. }));
     assert!(
-        matches!(&back, Event::QosChanged { stream, effective } if stream == to.name() && effective.peer == "local")
+        matches!(&back, Event::QosChanged { stream, effective, .. } if stream == to.name() && effective.peer == "local")
     );
     let source = from.source("second").unwrap();
     assert_eq!(source.wait_for_sinks(1, LIMIT), 1);

@@ -237,3 +237,30 @@ fn who_gives_segments_without_end_is_stopped_long_before_the_kernel_stops_its_pe
     assert!(text.contains("one more segment"), "{text}");
     others_go_on_and_reconcile(&host, "segments", (&session, &sink));
 }
+
+/// One stream's segments may have all that a session may own, or those of all its streams together.
+#[test]
+fn who_gives_more_memory_with_all_its_streams_than_it_may_own_is_cut_off_with_the_reason() {
+    let _watchdog = Watchdog::start("all streams", LIMIT);
+    let host = Host::with(|config| config.quota.memory_mib_per_session = 2);
+    let (session, sink) = sink(&host, "all");
+    let other = session.stream_named("other", Qos::default()).unwrap();
+    let liar = Liar::join(&host, "all");
+    let entries = liar.raw.entries;
+    let memory = Arc::new(SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap());
+    DeliveryBlock::create(memory.clone(), entries).unwrap();
+    let offer = peer::LinkOffer { stream: other.name().to_owned(), entries, reliable: false, layout: LAYOUT };
+    say(&liar.socket, 2, Body::LinkOffer(offer), &[memory.fd()]).unwrap();
+    answer(&liar.socket, |b| matches!(b, Body::LinkAccept(_)));
+    let large = Segment::create(Geometry::checked(4096, 300).unwrap(), false).unwrap();
+    for link in [1, 2] {
+        let add = peer::SegmentAdd { segment: 1, stride: 4096, slots: 300, headroom: 0, bytes: large.bytes() };
+        say(&liar.socket, link, Body::SegmentAdd(add), &[large.fd()]).unwrap();
+        if link == 1 {
+            answer(&liar.socket, |b| matches!(b, Body::SegmentAck(_)));
+        }
+    }
+    let text = broken(&session);
+    assert!(text.contains("quota.memory_mib_per_session"), "{text}");
+    others_go_on_and_reconcile(&host, "all", (&session, &sink));
+}

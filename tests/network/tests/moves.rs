@@ -1,7 +1,7 @@
 //! Two runtimes with AF_XDP beside kernel UDP, in network namespaces: how streams move when a datapath fails, an interface goes away
 //! or runtimes die. Without root: SKIPPED.
 
-use insane::{Qos, Reliability};
+use insane::{Event, Qos, Reliability};
 use insane_datapath::fault::Plan;
 use insane_runtime::config::Config;
 use insane_tests_host::Watchdog;
@@ -220,6 +220,16 @@ fn moves_on_request(qos: Qos, rounds: u64, pace: Pace, dpdk: Option<&Path>) {
     assert!(eventually(|| host()["moved"]["count"] == host()["moves"]), "{}", host());
     let [last, mean, most] = ["last_us", "mean_us", "most_us"].map(|key| host()["moved"][key].as_u64().unwrap_or(0));
     assert!(0 < last && last <= most && 0 < mean && mean <= most, "{}", host()["moved"]);
+    // The session is told of each, and what they took.
+    let mut pauses = Vec::new();
+    let told = || {
+        pauses.extend(a.events().into_iter().filter_map(|event| match event {
+            Event::QosChanged { effective, moved: Some(moved), .. } if effective.peer == "host-1" => Some(moved),
+            _ => None,
+        }));
+        pauses.last().is_some_and(|pause| pause.as_micros() == u128::from(last))
+    };
+    assert!(eventually(told), "{pauses:?}, not {last} us");
 }
 
 #[test]

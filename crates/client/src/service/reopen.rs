@@ -168,7 +168,7 @@ impl Service {
 
     fn say_back(&self, stream: &Arc<StreamShared>) {
         let effective = lock(&stream.effective).get("local").cloned().unwrap_or_default();
-        self.shared.event(Event::QosChanged { stream: stream.name.clone(), effective });
+        self.shared.event(Event::QosChanged { stream: stream.name.clone(), effective, moved: None });
     }
 
     fn ends_of(&self, stream: &Arc<StreamShared>) -> Vec<Endpoint> {

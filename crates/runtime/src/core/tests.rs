@@ -58,7 +58,7 @@ fn hello_with(core: &mut Core, conn: Conn, session: SessionId, pairs: &[(Session
 /// The stream's number in what its session is told, if it is told anything.
 fn told(core: &mut Core, session: SessionId, stream: &str, peer: &str, datapath: &str) -> Option<u32> {
     let effective = EffectiveQos { peer: peer.into(), datapath: datapath.into(), ..EffectiveQos::default() };
-    let mut actions = core.effective(session, stream, effective.clone());
+    let mut actions = core.effective(session, stream, effective.clone(), None);
     assert!(actions.len() <= 1, "{actions:?}");
     actions.pop().map(|action| match action {
         Action::Send(CONN, ToClient { request: 0, body: Some(to_client::Body::QosChanged(changed)) }) => {
@@ -85,6 +85,16 @@ fn what_a_stream_gets_is_told_when_it_changes_and_forgotten_with_it() {
     assert_eq!(told(&mut core, me, "one", "a", "udp"), Some(one));
     assert_eq!(told(&mut core, me, "two", "a", "dpdk"), Some(two));
     assert_eq!(towards(&core, "one"), ["a:udp", "b:xdp"]);
+    // That it has moved to where it was said to go is told, each time.
+    for took in [7, 7, 0] {
+        let xdp = EffectiveQos { peer: "b".into(), datapath: "xdp".into(), ..EffectiveQos::default() };
+        let actions = core.effective(me, "one", xdp, Some(took));
+        let [Action::Send(CONN, ToClient { body: Some(to_client::Body::QosChanged(changed)), .. })] = &actions[..]
+        else {
+            panic!("{actions:?}")
+        };
+        assert_eq!((changed.stream, changed.moved_us), (one, Some(took)));
+    }
     // Of a host that is no more nothing is left, and one of its name is told of again.
     core.forget_host("a");
     assert_eq!(towards(&core, "one"), ["b:xdp"]);

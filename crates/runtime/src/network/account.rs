@@ -61,6 +61,8 @@ pub(crate) struct Account {
     in_doubt: u64,
     /// The number under which the sink is to join its source, or has; 0 for none.
     pub(crate) number: u32,
+    /// The runtime that its host had before knew of it: whatever is under way is meant for it.
+    was_meant: bool,
     /// The sink was attached once.
     pub(crate) was_attached: bool,
     /// It is, or was, attached to the runtime that its host has now: that will say what became of messages.
@@ -94,6 +96,7 @@ impl Account {
             repeated: 0,
             in_doubt: 0,
             number: 0,
+            was_meant: false,
             was_attached: false,
             attached: false,
             closing: false,
@@ -116,6 +119,11 @@ impl Account {
         let messages = messages.min(self.pending());
         self.ended += messages;
         self.cell.add(count, messages);
+    }
+
+    /// Whether a message is meant for the sink that says this number of the sink that joined last.
+    pub(crate) fn is_meant(&self, joined: u32) -> bool {
+        self.was_meant || self.number == 0 || joined.wrapping_sub(self.number) < 1 << 31
     }
 
     /// The sink's host says what became of messages there. What it says of those that came under another number was another account's.
@@ -151,6 +159,7 @@ impl Account {
     /// The sink's host has begun anew: it counts from nothing.
     pub(crate) fn begin_anew(&mut self) {
         (self.heard, self.attached, self.number) = ([0; 6], false, 0);
+        self.was_meant |= self.was_attached;
         self.in_doubt = self.in_doubt.max(std::mem::take(&mut self.unsaid)).min(self.pending());
         self.repeated = std::mem::take(&mut self.ahead);
     }

@@ -364,10 +364,13 @@ impl Domain {
 
     fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: &[OwnedFd]) -> Result<(), Refusal> {
         let intake = self.intake_of(at, link)?;
-        let (mut of_pair, mut all) = (0, 0);
+        let (mut of_pair, mut mapped, mut all) = (0, 0, 0);
         for one in self.intakes.iter().flatten() {
             all += one.maps;
-            of_pair += if one.pair == at && !one.gone { one.maps } else { 0 };
+            if one.pair == at && !one.gone {
+                of_pair += one.maps;
+                mapped += one.mapped;
+            }
         }
         if !may_map(of_pair, all) {
             return Err(format!("one more segment than its {of_pair}, of {all} in all"));
@@ -382,8 +385,10 @@ impl Domain {
         }
         let geometry = Geometry::checked(add.stride, add.slots).map_err(memory_error)?;
         let fd = fds.first().ok_or("a segment without memory")?;
-        let limit = self.session_memory.saturating_sub(intake.mapped);
-        let view = SegmentView::map(fd.as_fd(), geometry, limit).map_err(memory_error)?;
+        // What the session may own, with all its streams.
+        let quota = self.session_memory;
+        let view = SegmentView::map(fd.as_fd(), geometry, quota.saturating_sub(mapped));
+        let view = view.map_err(|e| e.about_segment(mapped, quota))?;
         intake.mapped += view.bytes();
         let slot = usize::from(number);
         if intake.segments.len() <= slot {

@@ -325,6 +325,7 @@ impl Hub {
                     tracing::warn!(host = self.hosts[host].name, flow, status, "a flow was refused");
                 }
                 Event::Released { token, end, .. } => self.released(token, end),
+                Event::Shared { flow, share } => self.hosts[host].shared(id(flow), &share),
                 Event::Closed { flow, counts } => {
                     let gone = self.hosts[host].flow_closed(id(flow), counts, &mut self.underway);
                     gone.into_iter().for_each(|token| self.released(token, End::Unconfirmed));

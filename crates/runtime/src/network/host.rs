@@ -13,7 +13,7 @@ use crate::network::marked::{Looker, Marked};
 use crate::network::moves::MoveTimes;
 use insane_datapath::Address;
 use insane_shm::counters::Count;
-use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError};
+use insane_transport::{Config, Counts, FlowSpec, Outgoing, Path, SendError, Share};
 use insane_wire::encode;
 use insane_wire::host::{self as wire, CONTROL, Report, ToHost, to_host::Body};
 use insane_wire::id::{Epoch, SinkId};
@@ -50,6 +50,8 @@ pub(crate) struct OutFlow {
     /// What the other host is told before the flow, and again after each loss of the connection.
     pub(crate) about: insane_wire::host::Source,
     seen: Counts,
+    /// The path does not know yet whose some of it is.
+    unshared: bool,
     /// Reliable: what the path did not take yet.
     pub(crate) backlog: VecDeque<Outgoing>,
     /// Messages in the scheduler.
@@ -151,6 +153,8 @@ pub(crate) struct Host {
     /// Streams that moved from one path to another, and how long it took those that came there.
     pub(crate) moves: u64,
     pub(crate) move_times: MoveTimes,
+    /// The longest pause of those flows of a link, by its domain and place, that have moved while others of it still do.
+    pub(crate) pauses: HashMap<(usize, usize), Duration>,
     /// More is to be said to it than can wait: it does not listen.
     deaf: bool,
     /// Something that moves can go on: what waits is looked at with the next turn.
@@ -202,7 +206,7 @@ impl OutFlow {
     /// Whether nothing becomes of it, nor of what it was given, before something happens to it here.
     fn rests(&self) -> bool {
         let gone = self.queued == 0 && self.backlog.is_empty();
-        let known = self.seen.waiting + self.seen.under_way == 0;
+        let known = self.seen.waiting + self.seen.under_way == 0 && !self.unshared;
         gone && known && !self.closing && !self.lost && self.heir.is_none() && self.word.is_none()
     }
 
@@ -258,6 +262,7 @@ impl Host {
             room_said: 0,
             moves: 0,
             move_times: MoveTimes::default(),
+            pauses: HashMap::new(),
             deaf: false,
             goes_on: false,
         }
@@ -445,6 +450,7 @@ impl Host {
             accounts: Vec::new(),
             about,
             seen: Counts::default(),
+            unshared: false,
             backlog: VecDeque::new(),
             queued: 0,
             closing: false,
@@ -488,6 +494,7 @@ impl Host {
     /// known. Those that are best effort must not go on over the next: their sinks are gone with the host, to come back with flows
     /// and accounts of their own. What was to be said last by those that are closing has nobody to hear it.
     pub(crate) fn lose_flows(&mut self) {
+        self.pauses.clear();
         self.note_unsaid();
         self.accounts.iter_mut().flatten().filter(|a| a.reliable && a.gone).for_each(Account::forsake);
         (0..self.flows.len()).for_each(|at| self.fold(at));
@@ -553,7 +560,7 @@ impl Host {
         flow.queued += next.messages();
         let class = self.egress.class(flow.about.qos.as_ref(), next.priority);
         match self.egress.push(now, Item { flow: (at, flow.number), next, class }) {
-            Some(item) => self.hand_over(item).map_err(|(_, why)| why),
+            Some(item) => self.hand_over(item),
             None => Ok(()),
         }
     }
@@ -572,21 +579,19 @@ impl Host {
             // A bundle is as long on its way as the frames that it fills.
             let frames = u64::from(item.next.len) / FRAME_BYTES;
             room = room.saturating_sub(if item.next.bundle > 0 { frames.max(1) } else { 1 });
-            if let Err((accounts, why)) = self.hand_over(item) {
-                for account in accounts {
-                    self.accounts[account].iter_mut().for_each(|a| a.end(why, item.next.messages()));
-                }
+            if let Err(why) = self.hand_over(item) {
+                self.end_of(item.flow, item.next.joined, (why, item.next.messages()));
                 refused.extend(item.next.releases());
             }
         }
         refused
     }
 
-    /// `Err`: it was not taken, with the accounts of the sinks and why it ends for them.
-    fn hand_over(&mut self, item: Item) -> Result<(), (Vec<usize>, Count)> {
+    /// `Err`: it was not taken, and why it ends for the sinks.
+    fn hand_over(&mut self, item: Item) -> Result<(), Count> {
         let (at, number) = item.flow;
         let Some(flow) = self.flows[at].as_mut().filter(|f| f.number == number) else {
-            return Err((Vec::new(), Count::Dropped));
+            return Err(Count::Dropped);
         };
         flow.queued -= item.next.messages();
         let waits = !flow.backlog.is_empty() || (flow.behind && flow.reliable);
@@ -597,8 +602,8 @@ impl Host {
                 flow.backlog.push_back(item.next);
                 Ok(())
             }
-            Err(SendError::Full) => Err((flow.accounts.clone(), Count::SinkFull)),
-            Err(_) => Err((flow.accounts.clone(), Count::Dropped)),
+            Err(SendError::Full) => Err(Count::SinkFull),
+            Err(_) => Err(Count::Dropped),
         }
     }
 
@@ -614,9 +619,7 @@ impl Host {
                     if let Some(flow) = flow {
                         let messages = item.next.messages();
                         flow.queued -= messages;
-                        for account in &flow.accounts {
-                            self.accounts[*account].iter_mut().for_each(|a| a.end(Count::Unconfirmed, messages));
-                        }
+                        self.end_of(item.flow, item.next.joined, (Count::Unconfirmed, messages));
                     }
                     gone.extend(item.next.releases());
                 }
@@ -628,20 +631,40 @@ impl Host {
     /// Brings the accounts of a flow's sinks up to date with what the path says of its messages.
     pub(crate) fn settle(&mut self, at: usize, counts: Option<Counts>) {
         let Some(flow) = self.flows[at].as_mut() else { return };
-        let Some(counts) = counts.or_else(|| self.lanes.counts(flow.number)) else { return };
-        let said = [
-            (Count::Dropped, counts.lost, flow.seen.lost),
-            (Count::SinkFull, counts.dropped, flow.seen.dropped),
-            (Count::Expired, counts.expired, flow.seen.expired),
-            (Count::Unconfirmed, counts.unconfirmed, flow.seen.unconfirmed),
-        ];
+        let number = flow.number;
+        let Some(counts) = counts.or_else(|| self.lanes.counts(number)) else { return };
         flow.seen = counts;
-        for (count, now, before) in said {
-            let more = now.saturating_sub(before);
-            if more > 0 {
-                let accounts = flow.accounts.iter();
-                accounts.for_each(|a| self.accounts[*a].iter_mut().for_each(|account| account.end(count, more)));
-            }
+        let (shares, all) = self.lanes.take_shares(number);
+        flow.unshared = !all;
+        shares.iter().for_each(|share| self.share((at, number), share));
+    }
+
+    /// The path says what ended of a flow, before it says that it has closed.
+    pub(crate) fn shared(&mut self, number: FlowId, share: &Share) {
+        self.by_number.get(&number).copied().into_iter().for_each(|at| self.share((at, number), share));
+    }
+
+    fn share(&mut self, flow: (usize, FlowId), share: &Share) {
+        let ends = [
+            (Count::Dropped, share.lost),
+            (Count::SinkFull, share.dropped),
+            (Count::Expired, share.expired),
+            (Count::Unconfirmed, share.unconfirmed),
+        ];
+        for (count, messages) in ends.into_iter().filter(|(_, messages)| *messages > 0) {
+            self.end_of(flow, share.joined, (count, messages));
+        }
+    }
+
+    /// Messages of a flow that say this number of the sink that joined last have ended: those are charged with it that had joined.
+    fn end_of(&mut self, (at, number): (usize, FlowId), joined: u8, (count, messages): (Count, u64)) {
+        let Some(flow) = self.flows[at].as_ref().filter(|flow| flow.number == number) else { return };
+        // Messages say the low bits of the last number that was given, or of one not long before.
+        let last = self.joins.get(&flow.epoch).copied().unwrap_or_default();
+        let joined = last.wrapping_sub(u32::from((last as u8).wrapping_sub(joined)));
+        for account in &flow.accounts {
+            let meant = self.accounts[*account].as_mut().filter(|account| account.is_meant(joined));
+            meant.into_iter().for_each(|account| account.end(count, messages));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::network::damping::{Holds, Steadiness};
 use insane_datapath::Address;
-use insane_transport::{Counts, Event, FlowSpec, Outgoing, Path, SendError};
+use insane_transport::{Counts, Event, FlowSpec, Outgoing, Path, SendError, Share};
 use std::time::Duration;
 
 /// The port of the datapath over which hosts find and hear each other.
@@ -167,6 +167,10 @@ impl Lanes {
 
     pub(crate) fn counts(&self, flow: FlowId) -> Option<Counts> {
         self.get(flow.lane)?.path.counts(flow.number)
+    }
+
+    pub(crate) fn take_shares(&mut self, flow: FlowId) -> (Vec<Share>, bool) {
+        self.path(flow.lane).map(|path| path.take_shares(flow.number)).unwrap_or((Vec::new(), true))
     }
 
     /// Messages of a flow that have not gone yet, if it can go on.

@@ -122,7 +122,7 @@ pub(crate) enum FromNetwork {
     /// What a session asks.
     Request(Conn, ToRuntime),
     /// What a session's stream gets towards a host.
-    Effective(SessionId, String, EffectiveQos),
+    Effective(SessionId, String, EffectiveQos, Option<u64>),
     /// No host has this name any more.
     HostForgotten(String),
     /// A host of this name refuses a sink of this one, for these reasons.
@@ -163,7 +163,9 @@ impl FromNetwork {
                 })
             }
             Self::Request(conn, message) => core.request(conn, who, message, |_| true),
-            Self::Effective(session, stream, effective) => core.effective(session, &stream, effective),
+            Self::Effective(session, stream, effective, moved_us) => {
+                core.effective(session, &stream, effective, moved_us)
+            }
             Self::HostForgotten(host) => {
                 core.forget_host(&host);
                 Vec::new()

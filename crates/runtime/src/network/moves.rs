@@ -353,10 +353,28 @@ impl Hub {
                 host = one.name, stream = flow.about.stream, epoch = %flow.epoch, to = self.ports[flow.number.lane].via().name(),
                 took_us = took.as_micros(), "stream has moved"
             );
+            self.has_moved(host, at, took);
         }
         if self.ports.len() > 1 {
             self.rebind_if_better(host, (at, asked), now);
         }
+    }
+
+    /// A flow has come where it was to go: once all of its link have, the session is told how long that took at most.
+    fn has_moved(&mut self, host: usize, at: usize, took: Duration) {
+        let one = &mut self.hosts[host];
+        let Some(flow) = one.flows[at].as_ref().filter(|flow| !flow.closing) else { return };
+        let (link, lane) = ((flow.from.0, flow.from.1), flow.number.lane);
+        let longest = one.pauses.entry(link).or_default();
+        *longest = (*longest).max(took);
+        if one.is_moving(link) {
+            return;
+        }
+        let took = one.pauses.remove(&link);
+        let Some(flow) = one.flows[at].as_ref() else { return };
+        let (stream, qos) = (flow.about.stream.clone(), flow.about.qos.unwrap_or_default());
+        let effective = self.choose(host, &stream, qos, Whose::Running(lane)).effective;
+        self.tell_effective(link.0, link.1, effective, took);
     }
 
     /// Moves a flow to another path.
@@ -365,7 +383,7 @@ impl Hub {
         let Some(flow) = one.flows[at].as_ref() else { return };
         let (about, accounts) = (one.about(flow, &self.sinks), flow.accounts.clone());
         // If it had not come here yet it has been on its way since it left.
-        let since = flow.moving.unwrap_or(now);
+        let (since, link) = (flow.moving.unwrap_or(now), (flow.from.0, flow.from.1));
         tracing::info!(
             host = one.name, stream = about.stream, epoch = %flow.epoch, from = self.ports[flow.number.lane].via().name(),
             to = self.ports[to].via().name(), "stream moves"
@@ -375,6 +393,10 @@ impl Hub {
         let word = one.say_as(Body::Source(said), &mut self.underway);
         self.words += usize::from(word.is_some());
         one.moves += 1;
+        if !one.is_moving(link) {
+            // One that moved at last was closed on its way.
+            one.pauses.remove(&link);
+        }
         let Some(heir) = one.open_heir(at, to, about, word) else { return };
         one.flows[heir].iter_mut().for_each(|flow| flow.moving = Some(since));
         if !is_up {
@@ -417,7 +439,7 @@ impl Hub {
             let Some(announced) = self.sinks.get(&sink).map(|sink| &sink.announced) else { continue };
             let (stream, qos) = (&announced.stream, announced.qos.unwrap_or_default());
             let effective = self.choose(host, stream, qos, Whose::Running(lane)).effective;
-            self.tell_effective(at, link, effective);
+            self.tell_effective(at, link, effective, None);
         }
     }
 }
@@ -434,6 +456,12 @@ fn size_in_words((host, datapath): (&str, &str), passes: usize, most: usize) -> 
 }
 
 impl Host {
+    /// Whether a flow of a link is on its way to another path.
+    fn is_moving(&self, link: (usize, usize)) -> bool {
+        let mut flows = self.flows.iter().flatten();
+        flows.any(|flow| flow.moving.is_some() && !flow.closing && (flow.from.0, flow.from.1) == link)
+    }
+
     /// Opens the heir of a flow over another path. `word`: by which the other host is told.
     fn open_heir(&mut self, at: usize, lane: usize, about: wire::Source, word: Option<u64>) -> Option<usize> {
         let old = self.flows[at].as_ref()?;

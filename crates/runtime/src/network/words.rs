@@ -440,17 +440,19 @@ impl Hub {
         let announced = self.sinks.get(&sink).map(|s| &s.announced);
         let whose = lane.map_or(Whose::New, Whose::Running);
         let effective = announced.map(|a| self.choose(host, &a.stream, a.qos.unwrap_or_default(), whose).effective);
-        effective.into_iter().for_each(|effective| self.tell_effective(at, link, effective));
+        effective.into_iter().for_each(|effective| self.tell_effective(at, link, effective, None));
         true
     }
 
     /// Tells a source's session what its stream gets towards a host. The core, which knows what the session has open, passes
-    /// on what has changed.
-    pub(crate) fn tell_effective(&mut self, at: usize, link: usize, effective: EffectiveQos) {
+    /// on what has changed, and how long it took to move there.
+    pub(crate) fn tell_effective(&mut self, at: usize, link: usize, effective: EffectiveQos, took: Option<Duration>) {
         let domain = &self.domains[at];
         let Some(intake) = domain.intakes[link].as_ref() else { return };
         let Some(pair) = domain.pairs[intake.pair].as_ref() else { return };
-        let _ = self.ends.outbox.send(FromNetwork::Effective(pair.peer, intake.stream.clone(), effective));
+        let moved_us = took.map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        let said = FromNetwork::Effective(pair.peer, intake.stream.clone(), effective, moved_us);
+        let _ = self.ends.outbox.send(said);
         self.ends.out_bell.ring();
     }
 
@@ -538,7 +540,7 @@ impl Hub {
         tracing::info!(host = self.hosts[host].name, %sink, reasons = ?served.reasons, "refused under strict");
         let refused = wire::Refused { sink: sink.to_bytes(), reasons: served.reasons.clone() };
         self.hosts[host].say(Body::Refused(refused), &mut self.underway);
-        policy::refused(served).into_iter().for_each(|none| self.tell_effective(at, link, none));
+        policy::refused(served).into_iter().for_each(|none| self.tell_effective(at, link, none, None));
     }
 
     /// A host has refused a sink of this one.

@@ -1,6 +1,6 @@
 //! Writing frames.
 
-use super::control::{Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, first};
+use super::control::{Ask, Close, Closed, Credit, FlowAck, FlowOpen, Hello, MAX_ACK_RANGES, first};
 use super::record::{BUNDLE_BYTES, FRAGMENT_BYTES, LAUNCH, MESSAGE_BYTES, Message, Part, TIMESTAMP, kind};
 use super::{ALIGN, CHECKED, HEADER_BYTES, Header, MAX_FRAME_BYTES, SEALED, TAG_BYTES, checksum, padded};
 
@@ -253,6 +253,11 @@ impl<'a> FrameBuilder<'a> {
     /// Adds what a flow has carried, or its end.
     pub fn close(&mut self, close: &Close) -> bool {
         self.control(close.write())
+    }
+
+    /// Adds the question for a flow's account at an index.
+    pub fn ask(&mut self, ask: &Ask) -> bool {
+        self.control(ask.write())
     }
 
     /// Adds a flow's last account.

@@ -243,6 +243,25 @@ impl Close {
     }
 }
 
+/// Asks for a best-effort flow's account as it is at an index. The answer is a [`Credit`] that has settled just up to there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ask {
+    /// The flow.
+    pub flow: u32,
+    /// What became of the messages with a lower index; so many were sent.
+    pub at: u64,
+}
+
+impl Ask {
+    pub(super) fn read(flow: u32, body: &[u8]) -> Option<Self> {
+        Some(Self { flow, at: le64(body.get(..8)?, 0) })
+    }
+
+    pub(super) fn write(&self) -> ([u8; ALIGN], [u8; 8]) {
+        (first(kind::ASK, 0, 8, self.flow), self.at.to_le_bytes())
+    }
+}
+
 /// A flow has ended, with its last account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Closed {

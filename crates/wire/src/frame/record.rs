@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::control::{Ack, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
+use super::control::{Ack, Ask, Close, Closed, Credit, FlowAck, FlowOpen, Hello};
 use super::{ALIGN, FrameError, HEADER_BYTES, MAX_MESSAGE_BYTES, le16, le32, le64, padded};
 
 /// The kinds of records, the first byte of each.
@@ -33,6 +33,8 @@ pub mod kind {
     pub const BYE: u8 = 11;
     /// Messages of one flow that follow each other.
     pub const BUNDLE: u8 = 12;
+    /// The account of a flow at an index is asked for.
+    pub const ASK: u8 = 13;
 }
 
 /// Flag of a message or fragment: eight bytes of emission time follow its header.
@@ -149,6 +151,8 @@ pub enum Record<'a> {
     Close(Close),
     /// A flow has ended.
     Closed(Closed),
+    /// The account of a flow at an index is asked for.
+    Ask(Ask),
     /// A sign of life.
     Ping,
     /// The connection ends.
@@ -342,6 +346,7 @@ fn read_control(bytes: &[u8]) -> Option<Record<'_>> {
         kind::CREDIT => Record::Credit(Credit::read(word, body)?),
         kind::CLOSE => Record::Close(Close::read(bytes[1], word, body)?),
         kind::CLOSED => Record::Closed(Closed::read(word, body)?),
+        kind::ASK => Record::Ask(Ask::read(word, body)?),
         kind::PING => Record::Ping,
         kind::BYE => Record::Bye,
         other => Record::Unknown(other),

@@ -368,6 +368,28 @@ fn who_gives_the_network_segments_without_end_is_refused() {
 }
 
 #[test]
+fn what_the_network_maps_of_a_session_is_bounded_with_all_its_streams() {
+    let segment = insane_shm::segment::Segment::create(Geometry::checked(4096, 4).unwrap(), false).unwrap();
+    let mut rig = Rig::new();
+    rig.domain.session_memory = 2 * segment.bytes();
+    for link in 0..3 {
+        let entries = rig.player.entries;
+        let memory = Arc::new(SharedMemory::create("d", DeliveryBlock::bytes(entries).unwrap(), false, true).unwrap());
+        DeliveryBlock::create(memory.clone(), entries).unwrap();
+        let offer = peer::LinkOffer { stream: format!("{link}"), entries, reliable: false, layout: LAYOUT };
+        rig.player.say(LINK + link, Body::LinkOffer(offer), &[memory.fd()]);
+        rig.domain.read_pair(0).unwrap();
+        let add = peer::SegmentAdd { segment: 0, stride: 4096, slots: 4, headroom: 0, bytes: segment.bytes() };
+        rig.player.say(LINK + link, Body::SegmentAdd(add), &[segment.fd()]);
+        rig.player.read();
+        match rig.domain.read_pair(0) {
+            Ok(()) => assert!(link < 2),
+            Err(text) => assert!(link == 2 && text.contains("quota.memory_mib_per_session"), "{link}: {text}"),
+        }
+    }
+}
+
+#[test]
 fn a_message_is_handed_on_at_once_to_the_only_open_sink_that_has_room() {
     let mut rig = Rig::new();
     let source = rig.two_sinks();

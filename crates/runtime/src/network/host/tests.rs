@@ -370,3 +370,66 @@ fn a_flow_that_is_given_something_past_the_queues_is_looked_at() {
     assert!(rig.host.flow_at_once(flow).is_some());
     assert_eq!(rig.host.flows.marked(Looker::Chores).count(), 1);
 }
+
+/// What is lost of a best-effort flow is a loss of the sinks that its source knew of when it was emitted.
+#[test]
+fn a_sink_that_joins_is_not_charged_with_what_was_lost_before() {
+    let mut rig = Rig::new();
+    rig.talk(None);
+    let (flow, old) = rig.open();
+    rig.talk(None);
+    let cell = rig.cells.start(EPOCH, SinkId(10)).unwrap();
+    let new = rig.host.add_account(Account::new(0, SinkId(10), (0, 0), false, cell));
+    rig.host.flows[flow].as_mut().unwrap().accounts.push(new);
+    for account in [old, new] {
+        let number = rig.host.next_join(EPOCH);
+        rig.account(account).number = number;
+        rig.account(account).is_attached_again();
+    }
+    let burst = |rig: &mut Rig, joined: u8, accounts: &[usize], lost: bool| {
+        for sequence in 1..=10 {
+            accounts.iter().for_each(|account| rig.account(*account).give(1));
+            let token = rig.underway.add(Held::Bytes(vec![1; 8]), 1);
+            let next = Outgoing { token, len: 8, sequence, joined, ..Outgoing::default() };
+            assert_eq!(rig.host.give(rig.now, flow, next), Ok(()));
+        }
+        let (now, mut frame) = (rig.now, Vec::new());
+        let mut sources = Sources { underway: &rig.underway, domains: &[] };
+        while lost && rig.host.lanes.path(HOME).unwrap().transmit(now, &mut frame, &mut sources).is_some() {
+            frame.clear();
+        }
+    };
+    burst(&mut rig, 1, &[old], true);
+    burst(&mut rig, 2, &[old, new], false);
+    for _ in 0..5 {
+        rig.talk(None);
+        rig.host.settle_all();
+    }
+    assert_eq!(rig.arrived.len(), 10);
+    assert_eq!((rig.account(old).pending(), rig.account(new).pending()), (10, 10), "their host has not reported");
+    burst(&mut rig, 2, &[old, new], true);
+    for _ in 0..5 {
+        rig.talk(None);
+        rig.host.settle_all();
+    }
+    let lost = |rig: &Rig, cell| rig.cells.counters.get(cell).unwrap().get(Count::Dropped);
+    assert_eq!((lost(&rig, 0), lost(&rig, 1)), (20, 10));
+    assert_eq!((rig.account(old).pending(), rig.account(new).pending()), (10, 10));
+}
+
+/// A sink keeps its place among those that joined, however many come after it.
+#[test]
+fn a_sink_is_charged_with_what_is_lost_after_many_others_joined() {
+    let mut rig = Rig::new();
+    let (flow, account) = rig.open();
+    let number = rig.host.next_join(EPOCH);
+    rig.account(account).number = number;
+    rig.account(account).give(3);
+    let at = (flow, rig.host.flows[flow].as_ref().unwrap().number);
+    for more in [1, 150, 300] {
+        let last = (0..more).map(|_| rig.host.next_join(EPOCH)).last().unwrap();
+        let before = rig.account(account).pending();
+        rig.host.end_of(at, last as u8, (Count::Dropped, 1));
+        assert_eq!(rig.account(account).pending(), before - 1, "{more}");
+    }
+}
