@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::memory::Slot;
 use crate::raw::{Front, InPlace, RawDatapath};
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -251,6 +251,10 @@ impl<D: Datapath> Datapath for Faulty<D> {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         self.inner.receive(batch, place)
+    }
+
+    fn split(&mut self, most: usize) -> Split {
+        self.inner.split(most)
     }
 
     fn lends(&self) -> Vec<Lendable<'_>> {
