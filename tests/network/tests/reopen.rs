@@ -146,9 +146,23 @@ fn a_runtime_that_started_before_its_interface_takes_it_when_it_is_there() {
 
 #[test]
 fn kernel_udp_goes_on_when_its_interface_is_made_again() {
+    home_goes_on(|_| (), "kernel UDP");
+}
+
+#[test]
+fn kernel_udp_on_several_threads_goes_on_when_its_interface_is_made_again() {
+    let several = |config: &mut Config| {
+        let thread = Thread { datapaths: vec!["udp".into()], ..Thread::default() };
+        config.network.get_or_insert_default().thread = vec![thread.clone(), thread];
+    };
+    home_goes_on(several, "kernel UDP; received by 2 threads");
+}
+
+/// Messages go on; and it is what it was afterwards.
+fn home_goes_on(change: impl Fn(&mut Config), is: &str) {
     let _watchdog = Watchdog::start("home", TEST);
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, &change));
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, reliable(), "c");
     goes_over(&stream, "host-1", "udp");
@@ -162,7 +176,8 @@ fn kernel_udp_goes_on_when_its_interface_is_made_again() {
         flows(seen, &a);
     });
     are_whole(sent, &got, true, &a);
-    assert_eq!(status(&a)["network"]["datapaths"][0]["losses"].as_u64(), Some(3));
+    let home = &status(&a)["network"]["datapaths"][0];
+    assert_eq!((home["losses"].as_u64(), home["text"].as_str()), (Some(3), Some(is)));
 }
 
 /// What a session keeps of the memory of an interface that is gone stays what it is, until it lets go of it.
