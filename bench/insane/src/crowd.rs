@@ -72,7 +72,8 @@ pub(crate) fn modes() -> Vec<Mode> {
 
 /// What cannot be.
 pub(crate) fn absent() -> Option<Absent> {
-    let reason = "several polling threads over AF_XDP: one thread runs it; what is measured are those of kernel UDP";
+    let reason = "several polling threads over AF_XDP: they share its queues, and the cable has one; what is measured are those \
+                  of kernel UDP";
     Some(Absent { experiment: "threads", waiting: "*", reason })
 }
 

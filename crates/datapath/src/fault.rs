@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::memory::Slot;
-use crate::raw::{Front, InPlace, RawDatapath};
+use crate::raw::{Front, InPlace, RawDatapath, RawSplit};
 use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
@@ -313,6 +313,10 @@ impl<D: RawDatapath> RawDatapath for Faulty<D> {
 
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
         self.inner.receive_in_place(limit, see)
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        self.inner.split_raw(most)
     }
 
     fn take_back(&mut self, lent: &mut Vec<Slot>) {

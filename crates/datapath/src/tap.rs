@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::memory::Slot;
 use crate::pcapng::{self, Direction};
-use crate::raw::{Body, Front, InPlace, RawDatapath};
+use crate::raw::{Body, Front, InPlace, RawDatapath, RawSplit};
 use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 
 /// Frames that were seen while a capture was on.
@@ -571,6 +571,14 @@ impl<D: RawDatapath> RawDatapath for Tap<D> {
         });
         recorder.finish(&self.shared);
         report
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        let RawSplit { parts, short } = self.inner.split_raw(most);
+        let tapped = |inner| -> Box<dyn RawDatapath> {
+            Box::new(Tap { inner, shared: self.shared.clone(), scratch: Vec::new(), part: true })
+        };
+        RawSplit { parts: parts.into_iter().map(tapped).collect(), short }
     }
 
     fn take_back(&mut self, lent: &mut Vec<Slot>) {
