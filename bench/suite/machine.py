@@ -34,14 +34,13 @@ class Cores:
         usable = [c for c in self.sinks if c not in taken] or [self.pair[1]]
         return [usable[i % len(usable)] for i in range(count)]
 
-    def for_polling(self, count: int) -> tuple[list[int], bool]:
-        """With two hosts, the core of the first one's helper and those of `count` helpers of the second, and whether none
-        of them shares its core with anybody."""
-        spare = [core for core in self.sinks if core not in self.pair]
+    def for_polling(self, count: int) -> tuple[tuple[int, ...], bool]:
+        """With two hosts, the cores of the second one's helper, of which `count` threads poll besides the one that they poll
+        for, and whether each of these has a core to itself."""
         if self.helpers is None:
-            return [self.pair[0], *[self.pair[1]] * count], False
-        usable = spare[1:]
-        return [spare[0], *(usable[i % len(usable)] for i in range(count))], count <= len(usable)
+            return (self.pair[1],), False
+        usable = tuple(core for core in self.sinks if core not in self.pair)[1:2 + count]
+        return usable, len(usable) == 1 + count
 
     def for_sinks(self, count: int, aux_taken: bool) -> list[int]:
         """The core of each fan-out sink: in turns, the pair's second core first, never the source's."""

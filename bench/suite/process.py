@@ -162,35 +162,37 @@ def used_cores(cell: Cell, cores: Cores) -> list[int]:
     order = [roles[-1][1]] + [core for _, core, _ in roles[:-1]]
     unique = list(dict.fromkeys(order))
     if cell.experiment in CROWDS:
-        return list(dict.fromkeys([*unique, *(core for _, core, _ in _helpers(cell, cores))]))
+        return list(dict.fromkeys([*unique, *(core for _, many, _ in _helpers(cell, cores) for core in many)]))
     if cell.placement == "veth":
         return unique + (list(cores.helpers) if cell.aux and cores.helpers is not None else [])
     return unique + ([cores.aux] if cell.aux_core and cores.aux is not None else [])
 
 
 def _polling(cell: Cell) -> int:
-    """How many threads of the second host poll its network."""
+    """How many threads of the second host poll its kernel UDP."""
     return cell.sinks if cell.experiment == "threads" else 1
 
 
 def _host(role: str, more: list[str]) -> int:
-    """The host of a process of two; of helpers all but the first are on the second."""
-    return min(1, int(more[1])) if role == "aux" else int(role not in ACTIVE)
+    """The host of a process of two; of helpers one is on the second."""
+    return int(more[1] == "1") if role == "aux" else int(role not in ACTIVE)
 
 
-def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, int, list[str]]]:
-    """The helper processes, which start first: one, or one on each host that has any."""
+def _helpers(cell: Cell, cores: Cores) -> list[tuple[str, tuple[int, ...], list[str]]]:
+    """The helper processes, each with its cores, which start first: one, or one on each host that has any; of those of the
+    first host, which share a core, one for each application that sends to several polling threads."""
     if not cell.aux:
         return []
     if cell.placement == "local":
         # A helper has a core of its own where there is one, even if it does not need it.
-        return [("aux", cores.aux if cores.aux is not None else cores.pair[1], [])]
-    if cell.experiment in CROWDS:
-        polling, own = cores.for_polling(_polling(cell))
-        more = ["--alone"] if own else []
-        return [("aux", core, ["--index", str(number), *more]) for number, core in enumerate(polling)]
+        return [("aux", (cores.aux if cores.aux is not None else cores.pair[1],), [])]
+    if cell.experiment == "threads":
+        (polling, own), sending = cores.for_polling(_polling(cell)), (cores.helpers or cores.pair)[:1]
+        numbers = range(1 + cell.apps)
+        return [("aux", polling if number == 1 else sending,
+                 ["--index", str(number), *(["--alone"] if own and number == 1 else [])]) for number in numbers]
     alone = ["--alone"] if cores.helpers is not None else []
-    return [("aux", core, ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)
+    return [("aux", (core,), ["--index", str(host), *alone]) for host, core in enumerate(cores.helpers or cores.pair)
             if cell.aux_host in (None, host)]
 
 
@@ -210,7 +212,7 @@ def run_cell(
     shared += ["--moves"] if cell.experiment == "rebind" else []
     helpers = _helpers(cell, cores)
     shared += ["--polling", str(_polling(cell)), "--helpers", str(len(helpers))] if cell.experiment in CROWDS else []
-    roles = helpers + _roles(cell, cores)
+    roles = helpers + [(role, (core,), more) for role, core, more in _roles(cell, cores)]
     started: list[tuple[str, Process]] = []
     try:
         def gather() -> None:
@@ -218,11 +220,11 @@ def run_cell(
                 if not process.is_ready:
                     process.await_ready()
 
-        for number, (role, core, more) in enumerate(roles):
+        for number, (role, many, more) in enumerate(roles):
             # Each is ready before the next starts, except those that do not need each other.
             if role not in SEVERAL or role != roles[number - 1][0]:
                 gather()
-            line = [*command, role, "--core", str(core), *shared, *more]
+            line = [*command, role, "--core", ",".join(map(str, many)), *shared, *more]
             if cell.placement == "veth" and hosts is not None:
                 host = _host(role, more)
                 line = hosts.within(host, [*line, *hosts.arguments(host)])

@@ -20,7 +20,7 @@ HEADS = {
     "turns": "A round trip in turns: both applications and both runtimes in one thread",
     "added": "What INSANE adds to a packet in one direction, and of what that is made",
     "apps": "Applications that share one polling thread on each host",
-    "threads": f"What {THREADS_APPS} applications receive by 1, 2 and more polling threads of their host",
+    "threads": f"What {THREADS_APPS} applications receive by 1, 2 and more polling threads of one datapath",
 }
 #: What is to be known of these tables.
 WORDS = {
@@ -43,10 +43,9 @@ WORDS = {
         "and system time per million messages: of both hosts' runtimes, which poll, and of all applications. Paced ones "
         "send 20,000 messages a second each.",
     "threads":
-        "A datapath of a runtime has one polling thread. Here so many runtimes share the receiving host's address, each at "
-        "a port of its own, and the applications are spread over them; what is sent, and by whom, is always the same. "
-        "On fewer cores than threads need, they share them; a gain there is not one of polling by several: each runtime "
-        "has a path of its own, on which fewer applications' messages mix.",
+        "Kernel UDP of the receiving host's one runtime has so many polling threads, each of which receives what some hosts "
+        "send; they hand it to one network thread. What is sent is always the same, by a runtime for each application. "
+        "On fewer cores than the threads and the applications need, they share them: then nothing can be gained.",
 }
 
 PROFILE_WORDS = (

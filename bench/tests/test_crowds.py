@@ -65,30 +65,33 @@ class Placed(unittest.TestCase):
             return process.run_cell(cell, [sys.executable, str(script)], cores, AMOUNTS, 0, pair)["app-sink"]
 
     @unittest.skipIf(hosts.why_not() is not None, hosts.why_not() or "")
-    def test_sources_are_on_the_first_host_and_sinks_and_all_further_helpers_on_the_second(self) -> None:
+    def test_sources_are_on_the_first_host_with_all_helpers_but_one_and_sinks_on_the_second(self) -> None:
         told = self.run_program(crowd("threads", 2))
         self.assertEqual(len(told), 3)
         lines = told[0]["lines"]
         self.assertEqual(told[0]["pids"], len(lines))
-        first = {"aux-0", "app-source-0", "app-source-1", "app-source-2"}
-        second = {"aux-1", "aux-2", "app-sink-0", "app-sink-1", "app-sink-2"}
+        first = {"aux-0", "aux-2", "aux-3", "app-source-0", "app-source-1", "app-source-2"}
+        second = {"aux-1", "app-sink-0", "app-sink-1", "app-sink-2"}
         self.assertEqual(set(lines), first | second)
         for name, line in lines.items():
             self.assertIn(f"--own {hosts.ADDRESSES[int(name in second)]}", line)
             self.assertIn("--sinks 3 ", line)
-            self.assertIn("--polling 2 --helpers 3", line)
+            self.assertIn("--polling 2 --helpers 4", line)
 
     def test_polling_threads_have_cores_of_their_own_where_there_are_enough(self) -> None:
-        def helpers(cell: Cell, cores: object) -> tuple[list[int], bool]:
-            made = process._helpers(cell, cores)
-            return [core for _, core, _ in made], all("--alone" in more for _, _, more in made)
+        def helpers(cell: Cell, cores: object) -> list[tuple[tuple[int, ...], bool]]:
+            return [(many, "--alone" in more) for _, many, more in process._helpers(cell, cores)]
 
-        self.assertEqual(helpers(crowd("apps", 8), TWO), ([0, 1], False))
-        self.assertEqual(helpers(crowd("apps", 8), FOUR), (list(FOUR.helpers), True))
-        self.assertEqual(helpers(crowd("threads", 2), FOUR), ([1, 0, 0], False))
-        polling, alone = helpers(crowd("threads", 3), SIX)
-        self.assertTrue(alone)
-        self.assertEqual(len({*polling, *SIX.pair}), 6)
+        self.assertEqual(helpers(crowd("apps", 8), TWO), [((0,), False), ((1,), False)])
+        self.assertEqual(helpers(crowd("apps", 8), FOUR), [((core,), True) for core in FOUR.helpers])
+        self.assertEqual(helpers(crowd("threads", 2), TWO), [((0,), False), ((1,), False), *[((0,), False)] * 2])
+        sending, (polling, own), *further = helpers(crowd("threads", 2), FOUR)
+        self.assertEqual((sending, further, own), (((FOUR.helpers[0],), False), [sending] * 2, False))
+        self.assertEqual(polling, (FOUR.helpers[1],))
+        sending, (polling, own), *further = helpers(crowd("threads", 2), SIX)
+        self.assertTrue(own)
+        self.assertEqual(len({*polling, *sending[0], *SIX.pair}), 6)
+        self.assertFalse(helpers(crowd("threads", 3), SIX)[1][1], "one core too few")
 
     def test_the_cores_of_a_row_are_all_that_were_used(self) -> None:
         self.assertEqual(process.used_cores(crowd("threads", 3), TWO), [0, 1])

@@ -122,8 +122,8 @@ pub struct Args {
     /// Number of sinks (fanout), or of applications on each host (apps, threads).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub sinks: u32,
-    /// Which sink or application this is, from 0 (fanout, apps, threads); with two hosts, which helper (aux): 0 is that of the active
-    /// end's host, 1 and more are those of the other.
+    /// Which sink or application this is, from 0 (fanout, apps, threads); with two hosts, which helper (aux): 1 is that of the other
+    /// end's host, 0 and all further ones are on that of the active end.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
     /// Where the two ends are.
@@ -138,8 +138,8 @@ pub struct Args {
     /// This helper has its core to itself (aux): it may spin.
     #[arg(long)]
     pub alone: bool,
-    /// So many threads of the second host poll its network, each in a helper of its own (apps, threads). All helpers that have their
-    /// core to themselves poll without end then. 0: one thread, that waits as the class says.
+    /// So many threads of the second host's helper poll its network (apps, threads). Helpers whose threads have their cores to themselves
+    /// poll without end then. 0: one thread, that waits as the class says.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub polling: u32,
     /// So many of the processes that `go` names, from the first on, are helpers (apps, threads).
@@ -160,7 +160,7 @@ impl Args {
     pub fn host(&self) -> u32 {
         match (self.placement, self.role) {
             (Placement::Local, _) => 0,
-            (Placement::Veth, Role::Aux) => self.index.min(1),
+            (Placement::Veth, Role::Aux) => u32::from(self.index == 1),
             (
                 Placement::Veth,
                 Role::RttServer
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(["rtt-client", "oneway-source", "aux --index 0", "rebind-source"].map(host), [0; 4]);
         assert_eq!(["rtt-server", "oneway-sink", "aux --index 1", "rebind-sink --watch 0,1"].map(host), [1; 4]);
         assert_eq!(host("app-source --index 3 --polling 1 --helpers 2"), 0);
-        assert_eq!(["app-sink --index 0 --polling 3", "aux --index 3 --polling 3"].map(host), [1; 2]);
+        assert_eq!(["app-sink --index 0 --polling 3", "aux --index 3 --polling 3"].map(host), [1, 0]);
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //! `unbatched` with every message. Between two hosts nobody waits for a best-effort sink, so it tells now and then how far it is,
 //! on a channel of its own, and the source stays within a window of that: of each sink's, in a fan-out to several on the other host.
 //!
-//! In `apps` and `threads` applications on the first host send to as many on the second, each pair on a channel of its own. A runtime has
-//! one thread that polls its network; where there are to be several, the second host has as many runtimes, at ports of its address in
-//! turns, and its applications are spread over them (`crowd`).
+//! In `apps` and `threads` applications on the first host send to as many on the second, each pair on a channel of its own. In `threads`
+//! several threads poll the second host's kernel UDP, and each application of the first host has a runtime of its own, at ports of its
+//! address in turns: who has sent says which thread receives (`crowd`).
 //!
 //! `calls` has both ends in one thread, so that nothing comes from another core and nobody is waited for: what is left are the client's
 //! own instructions (`calls`).
@@ -473,6 +473,10 @@ fn configuration(args: &Args) -> Result<insane_runtime::config::Config> {
         config.runtime.host = format!("host-{}", crowd::runtime(args));
         let network = config.network.get_or_insert_default();
         (network.listen, network.peers) = crowd::addresses(args);
+        network.thread = crowd::threads(args);
+        if args.alone && !network.thread.is_empty() {
+            network.core = args.core.first().and_then(|core| i32::try_from(*core).ok()).unwrap_or(-1);
+        }
         if args.alone && (args.waiting == Waiting::Spin || args.polling > 0) {
             network.spin_us = 1_000_000;
         } else if args.waiting == Waiting::Sleep {

@@ -6,6 +6,9 @@
 //! is the [`RawDatapath`]'s below; what is in the datagrams. Large datagrams are not cut: who sends cuts by
 //! [`Datapath::frame_limit`].
 //!
+//! Where the device can be split ([`RawDatapath::split_raw`]) so can its datagrams: a part receives those that are whole, and gives all
+//! else that comes by it to the engine of the first.
+//!
 //! [`with_streams`] makes two datapaths of one device: such datagrams, and [`Streams`], frames over TCP of the packet engine.
 //!
 //! Layer: above the packet engine and the datapaths' contract, below the datapaths and the runtime. As a datapath it belongs to
@@ -30,6 +33,7 @@ mod outbox;
 mod receive;
 mod send;
 mod shared;
+mod strays;
 
 pub use config::{DatagramConfig, station_of};
 pub use connections::{MAX_RECORD, StreamStats};
@@ -38,15 +42,17 @@ pub use shared::{SharedDatagrams, Streams, with_streams};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
-use insane_datapath::raw::RawDatapath;
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
+use insane_datapath::raw::{RawDatapath, RawSplit};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 use insane_netstack::tcp::TcpConfig;
 use insane_netstack::{Binding, Config, Engine, Interface, Limits, Mac, Route};
 
 use crate::outbox::Outbox;
+use crate::strays::{Strays, Taking};
 
 /// An Ethernet header without tags, in bytes; with one.
 const ETHERNET: [usize; 2] = [14, 18];
@@ -89,6 +95,8 @@ pub struct Datagrams<R> {
     brought: bool,
     /// How many looks there were.
     looks: u32,
+    /// It has a part of another one's device.
+    is_part: bool,
 }
 
 /// What it has while it is open.
@@ -108,6 +116,10 @@ struct Opened {
     joined: usize,
     /// The engine has been polled since somebody looked at its connections.
     stirred: bool,
+    /// It is a part, and gives what is not for it to these.
+    gives: Option<Arc<Strays>>,
+    /// It was split, and takes what is not for its parts.
+    takes: Option<Taking>,
 }
 
 impl<R: RawDatapath> Datagrams<R> {
@@ -123,6 +135,7 @@ impl<R: RawDatapath> Datagrams<R> {
             stats: Stats::default(),
             brought: true,
             looks: 0,
+            is_part: false,
         }
     }
 
@@ -169,6 +182,32 @@ impl<R: RawDatapath> Datagrams<R> {
         let binding = engine.bind(Some(address.address), port).map_err(|e| e.to_string())?;
         Ok((engine, binding))
     }
+
+    /// What it has over a device that was opened.
+    fn over_device(&self) -> Result<Opened, String> {
+        let (engine, binding) = self.engine()?;
+        let can = self.capabilities();
+        Ok(Opened {
+            engine,
+            binding,
+            flows: send::Flows::default(),
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            came: VecDeque::new(),
+            due: u64::MAX,
+            joined: (can.slot_bytes / can.max_frame.max(1)).max(1),
+            stirred: false,
+            gives: None,
+            takes: None,
+        })
+    }
+
+    /// Datagrams over a part of the device, which gives what is not for it to `strays`.
+    fn part(&self, raw: Box<dyn RawDatapath>, strays: &Arc<Strays>) -> Result<Box<dyn Datapath>, String> {
+        let mut part = Datagrams { is_part: true, ..Datagrams::new(raw, self.config) };
+        part.opened = Some(Opened { gives: Some(strays.clone()), ..part.over_device()? });
+        Ok(Box::new(part))
+    }
 }
 
 /// How long ago that was.
@@ -201,24 +240,16 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
         if self.opened.is_some() {
             return Ok(());
         }
+        if self.is_part {
+            return Err(DatapathError::Closed);
+        }
         self.raw.open()?;
-        let (engine, binding) = self.engine().map_err(|reason| {
+        let opened = self.over_device().map_err(|reason| {
             self.raw.close();
             DatapathError::Unavailable { technology: self.raw.capabilities().technology, reason }
         })?;
         self.stats = Stats::default();
-        let can = self.capabilities();
-        self.opened = Some(Opened {
-            engine,
-            binding,
-            flows: send::Flows::default(),
-            outbox: Outbox::default(),
-            scratch: Vec::new(),
-            came: VecDeque::new(),
-            due: u64::MAX,
-            joined: (can.slot_bytes / can.max_frame.max(1)).max(1),
-            stirred: false,
-        });
+        self.opened = Some(opened);
         Ok(())
     }
 
@@ -248,14 +279,33 @@ impl<R: RawDatapath> Datapath for Datagrams<R> {
         self.raw.lends()
     }
 
+    fn split(&mut self, most: usize) -> Split {
+        let taking = Taking::new(self.raw.wake_handle());
+        let (Ok(taking), Some(_)) = (taking, &self.opened) else {
+            return Split { parts: Vec::new(), short: Some("no descriptor is left for its parts".into()) };
+        };
+        let RawSplit { parts, mut short } = self.raw.split_raw(most);
+        let parts = parts.into_iter().map(|raw| self.part(raw, &taking.strays));
+        let parts = parts.collect::<Result<Vec<_>, _>>().unwrap_or_else(|why| {
+            short = Some(why);
+            Vec::new()
+        });
+        if let Some(opened) = self.opened.as_mut().filter(|_| !parts.is_empty()) {
+            opened.takes = Some(taking);
+        }
+        Split { parts, short }
+    }
+
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.raw.wake_handle()
+        let takes = self.opened.as_ref().and_then(|opened| opened.takes.as_ref());
+        takes.map_or_else(|| self.raw.wake_handle(), Taking::wake_handle)
     }
 
     fn arm(&mut self) -> Armed {
         self.tick(self.now());
         let armed = self.raw.arm();
-        if self.opened.as_ref().is_some_and(|opened| !opened.came.is_empty()) { Armed::Ready } else { armed }
+        let kept = |opened: &Opened| !opened.came.is_empty() || opened.takes.as_ref().is_some_and(Taking::arm);
+        if self.opened.as_ref().is_some_and(kept) { Armed::Ready } else { armed }
     }
 
     fn lost(&mut self) -> Option<String> {

@@ -8,6 +8,7 @@ use insane_datapath::batch::{Place, RxBatch, RxReport, Taken, land};
 use insane_datapath::raw::{InPlace, RawDatapath};
 use insane_netstack::{Arrival, Payload, Received};
 
+use crate::strays::{Whole, is_datagram};
 use crate::{Datagrams, Opened, nanoseconds};
 
 /// The most datagrams that are kept while an answer is looked for.
@@ -45,9 +46,10 @@ impl Opened {
         &mut self,
         now: impl FnOnce() -> u64,
         frame: &dyn InPlace,
+        port: u16,
         take: impl FnOnce(SocketAddr, &[u8], Option<Range<usize>>),
     ) {
-        let Self { engine, outbox, scratch, binding, .. } = self;
+        let Self { engine, outbox, scratch, binding, gives, .. } = self;
         let alone = frame.first().len() == frame.len();
         let bytes = if alone {
             frame.first()
@@ -60,7 +62,13 @@ impl Opened {
         let arrival = Arrival::new(0, bytes);
         let received = match engine.receive_alike(&arrival) {
             Some(datagram) => Received::Udp(datagram),
-            None => engine.receive(now(), &arrival, outbox),
+            None => {
+                if let Some(strays) = gives.as_ref().filter(|_| !is_datagram(bytes, port)) {
+                    strays.give(bytes);
+                    return;
+                }
+                engine.receive(now(), &arrival, outbox)
+            }
         };
         if let Received::Udp(datagram) = received
             && datagram.binding == *binding
@@ -78,28 +86,50 @@ impl Opened {
     }
 }
 
+impl Opened {
+    /// Gives a frame to the engine, and keeps the payload of a datagram for the next receive. `false` if there was no room for it.
+    fn keep(&mut self, now: u64, frame: &dyn InPlace, port: u16) -> bool {
+        let mut came = None;
+        self.arrived(|| now, frame, port, |from, payload, _| came = Some((from, payload.to_vec())));
+        let Some(came) = came else { return true };
+        let room = self.came.len() < MOST_CAME;
+        if room {
+            self.came.push_back(came);
+        }
+        room
+    }
+}
+
 impl<R: RawDatapath> Datagrams<R> {
     /// Looks at what has come for the sake of what waits to be sent. Datagrams are kept for the next receive.
     pub(crate) fn look_for_answers(&mut self) {
-        let now = self.now();
+        self.take_strays();
+        let (now, port) = (self.now(), self.config.port);
         let Some(opened) = &mut self.opened else { return };
         let overruns = &mut self.stats.overruns;
         self.raw.receive_in_place(LOOK, &mut |frame| {
-            let mut came = None;
-            opened.arrived(|| now, frame, |from, payload, _| came = Some((from, payload.to_vec())));
-            match came {
-                Some(came) if opened.came.len() < MOST_CAME => opened.came.push_back(came),
-                Some(_) => *overruns += 1,
-                None => {}
-            }
+            *overruns += u64::from(!opened.keep(now, frame, port));
             true
         });
+    }
+
+    /// Gives the engine what has come by parts and is not for them.
+    fn take_strays(&mut self) {
+        let (now, port) = (self.now(), self.config.port);
+        let Some(opened) = &mut self.opened else { return };
+        let Some(strays) = opened.takes.as_ref().map(|takes| takes.strays.clone()) else { return };
+        for frame in strays.take() {
+            self.stats.overruns += u64::from(!opened.keep(now, &Whole(&frame), port));
+        }
+        self.stats.overruns += strays.take_lost();
     }
 
     pub(crate) fn receive_batch(&mut self, batch: &mut RxBatch, mut place: Option<&mut dyn Place>) -> RxReport {
         batch.landed.clear();
         batch.heads.clear();
         self.raw.take_back(&mut batch.back);
+        self.take_strays();
+        let port = self.config.port;
         let mut report = RxReport::default();
         let start = self.start;
         let mut clock = None;
@@ -140,7 +170,7 @@ impl<R: RawDatapath> Datagrams<R> {
         }
         let (left, mut full) = (most - report.frames, false);
         let below = self.raw.receive_in_place(left, &mut |frame| {
-            opened.arrived(&mut now, frame, |from, payload, lies| {
+            opened.arrived(&mut now, frame, port, |from, payload, lies| {
                 let (from, len) = (Address::Ip(from), payload.len());
                 let wanted = place.as_deref_mut().filter(|place| place.expects() && taken.len() == before);
                 if let Some(slot) = lies.filter(|_| *lend && len > 0).and_then(|lies| frame.lend(lies)) {
@@ -197,23 +227,6 @@ mod tests {
     /// A device with frames that have come, and nobody at the other end.
     #[derive(Default)]
     struct Device(Vec<Vec<u8>>);
-
-    struct Whole<'a>(&'a [u8]);
-
-    impl InPlace for Whole<'_> {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn first(&self) -> &[u8] {
-            self.0
-        }
-
-        fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
-            out[..range.len()].copy_from_slice(&self.0[range.clone()]);
-            range.len()
-        }
-    }
 
     impl Datapath for Device {
         fn capabilities(&self) -> Capabilities {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::raw::RawDatapath;
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Lendable, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Lendable, Split, Stats};
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
@@ -182,6 +182,14 @@ impl<R: RawDatapath> Datapath for SharedDatagrams<R> {
         device.datagrams.receive(batch, place)
     }
 
+    fn split(&mut self, most: usize) -> Split {
+        let mut device = lock(&self.device);
+        let split = device.datagrams.split(most);
+        // It is woken for what comes by its parts, too; without a descriptor for that it is to be polled.
+        self.wake = device.datagrams.wake_handle().and_then(|wake| duplicate(wake).ok());
+        split
+    }
+
     fn lends(&self) -> Vec<Lendable<'_>> {
         let all = self.lends.iter().map(|Lent { memory, stride, slots, most }| {
             let (stride, slots, most) = (*stride, *slots, *most);
@@ -195,7 +203,8 @@ impl<R: RawDatapath> Datapath for SharedDatagrams<R> {
     }
 
     fn arm(&mut self) -> Armed {
-        lock(&self.device).datagrams.arm()
+        let armed = lock(&self.device).datagrams.arm();
+        if armed == Armed::Sleep && self.wake.is_none() { Armed::Poll } else { armed }
     }
 
     fn lost(&mut self) -> Option<String> {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::memory::Slot;
-use crate::raw::{Front, InPlace, RawDatapath};
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
+use crate::raw::{Front, InPlace, RawDatapath, RawSplit};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 
 /// How often what happens to a frame, each in parts of a million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -253,6 +253,10 @@ impl<D: Datapath> Datapath for Faulty<D> {
         self.inner.receive(batch, place)
     }
 
+    fn split(&mut self, most: usize) -> Split {
+        self.inner.split(most)
+    }
+
     fn lends(&self) -> Vec<Lendable<'_>> {
         self.inner.lends()
     }
@@ -309,6 +313,10 @@ impl<D: RawDatapath> RawDatapath for Faulty<D> {
 
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
         self.inner.receive_in_place(limit, see)
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        self.inner.split_raw(most)
     }
 
     fn take_back(&mut self, lent: &mut Vec<Slot>) {

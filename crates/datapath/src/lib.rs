@@ -208,6 +208,42 @@ pub struct Lendable<'a> {
     pub most: u32,
 }
 
+impl core::ops::Add for Stats {
+    type Output = Self;
+
+    /// Those of two together.
+    fn add(self, other: Self) -> Self {
+        Self {
+            sent_frames: self.sent_frames + other.sent_frames,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            refused_frames: self.refused_frames + other.refused_frames,
+            busy: self.busy + other.busy,
+            received_frames: self.received_frames + other.received_frames,
+            received_bytes: self.received_bytes + other.received_bytes,
+            placed: self.placed + other.placed,
+            spoiled: self.spoiled + other.spoiled,
+            overruns: self.overruns + other.overruns,
+            dropped: self.dropped + other.dropped,
+            calls: self.calls + other.calls,
+        }
+    }
+}
+
+/// What receives beside a datapath: see [`Datapath::split`].
+#[derive(Default)]
+pub struct Split {
+    /// The parts, open.
+    pub parts: Vec<Box<dyn Datapath>>,
+    /// Why there are not as many as were asked for.
+    pub short: Option<String>,
+}
+
+impl core::fmt::Debug for Split {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Split").field("parts", &self.parts.len()).field("short", &self.short).finish()
+    }
+}
+
 /// One network technology, opened on one address or port.
 ///
 /// `transmit` and `receive` are one dynamic call per batch, whatever is in it, and never wait: batching is with what is
@@ -247,6 +283,15 @@ pub trait Datapath: Send {
 
     /// Receives what is there, up to the batch's limit, into its free slots or where `place` says.
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport;
+
+    /// Has up to `most` further parts of it receive beside it, each on a thread of its own, from now until it is closed. What comes is
+    /// spread over it and its parts by who sent it, so that the frames of one address stay in order, but for those that come while it is
+    /// being split. Parts have its address and want its slots; they are not sent by, are closed before it is, and not opened again. To
+    /// be called once after it was opened. May take as long as opening.
+    fn split(&mut self, most: usize) -> Split {
+        let alone = || format!("{} is received by one thread", self.capabilities().technology);
+        Split { parts: Vec::new(), short: (most > 0).then(alone) }
+    }
 
     /// The memories that it may lend received slots of while it is open; most technologies have none.
     fn lends(&self) -> Vec<Lendable<'_>> {
@@ -307,6 +352,10 @@ impl<D: Datapath + ?Sized> Datapath for Box<D> {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         (**self).receive(batch, place)
+    }
+
+    fn split(&mut self, most: usize) -> Split {
+        (**self).split(most)
     }
 
     fn lends(&self) -> Vec<Lendable<'_>> {

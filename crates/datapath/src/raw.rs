@@ -18,9 +18,48 @@ pub trait RawDatapath: Datapath {
     /// last. Each one's memory is the technology's again when `see` returns.
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport;
 
+    /// As [`Datapath::split`], into parts that are of raw frames as well. What is no datagram may come by any of them.
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        let short = Datapath::split(self, most).short;
+        RawSplit { parts: Vec::new(), short }
+    }
+
     /// Takes back what was lent by [`InPlace::lend`]; anything else is let go of.
     fn take_back(&mut self, lent: &mut Vec<Slot>) {
         lent.clear();
+    }
+}
+
+/// What receives beside a datapath of raw frames: see [`RawDatapath::split_raw`].
+#[derive(Default)]
+pub struct RawSplit {
+    /// The parts, open.
+    pub parts: Vec<Box<dyn RawDatapath>>,
+    /// Why there are not as many as were asked for.
+    pub short: Option<String>,
+}
+
+impl core::fmt::Debug for RawSplit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RawSplit").field("parts", &self.parts.len()).field("short", &self.short).finish()
+    }
+}
+
+impl<R: RawDatapath + ?Sized> RawDatapath for Box<R> {
+    fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport {
+        (**self).transmit_behind(batch, front)
+    }
+
+    fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
+        (**self).receive_in_place(limit, see)
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        (**self).split_raw(most)
+    }
+
+    fn take_back(&mut self, lent: &mut Vec<Slot>) {
+        (**self).take_back(lent);
     }
 }
 

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxFrame, TxReport};
 use crate::memory::Slot;
 use crate::pcapng::{self, Direction};
-use crate::raw::{Body, Front, InPlace, RawDatapath};
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Stats};
+use crate::raw::{Body, Front, InPlace, RawDatapath, RawSplit};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Lendable, Split, Stats};
 
 /// Frames that were seen while a capture was on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,7 +78,7 @@ struct Shared {
     on: AtomicBool,
     link: AtomicU16,
     producer: Mutex<Option<Producer>>,
-    /// Beside the producer, whose lock the datapath's thread does not wait for: a report, or somebody who finds a capture on, must not
+    /// Beside the producer, whose lock is held for moments only: a report, or somebody who finds a capture on, must not
     /// cost frames. Locked first, and for as long as a capture begins or ends.
     listed: Mutex<Option<Listed>>,
 }
@@ -220,6 +220,8 @@ pub struct Tap<D> {
     shared: Arc<Shared>,
     /// A frame in one piece.
     scratch: Vec<u8>,
+    /// Over a part of what another one is over, with which the capture ends.
+    part: bool,
 }
 
 impl<D> Tap<D> {
@@ -251,7 +253,7 @@ impl<D: Datapath> Tap<D> {
             producer: Mutex::new(None),
             listed: Mutex::new(None),
         };
-        let tap = Self { inner, shared: Arc::new(shared), scratch: Vec::new() };
+        let tap = Self { inner, shared: Arc::new(shared), scratch: Vec::new(), part: false };
         tap.tell_link();
         tap
     }
@@ -297,18 +299,18 @@ struct Recorder {
 impl Recorder {
     /// For a batch of so many frames and bytes, if they are known. `None` if there is nothing to capture.
     fn begin(shared: &Shared, count: usize, bytes: usize) -> Option<Self> {
-        // Held by others only while a capture begins or ends: then these frames are before or after it.
-        let producer = shared.producer.try_lock().ok()?;
-        let producer = producer.as_ref()?;
-        // Looked at first, so that a slow writer costs no copies. The last batch may go over the limit.
-        let full = producer.queue.bytes.load(Ordering::Relaxed) >= producer.most_bytes;
+        // Held by others for moments only: while a capture begins or ends, or another part hands over.
+        let producer = shared.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at first, so that a slow writer costs no copies. The last batches may go over the limit.
+        let full = producer.as_ref().map(|to| to.queue.bytes.load(Ordering::Relaxed) >= to.most_bytes)?;
+        drop(producer);
         let room = if full { 0 } else { bytes + count * (pcapng::PACKET_OVERHEAD + MOST_HEADERS) };
         Some(Self { chunk: Vec::with_capacity(room), ns: now_ns(), count: 0, full })
     }
 
-    /// Hands over what there is. Never waits.
+    /// Hands over what there is. Never waits for the writer.
     fn finish(self, shared: &Shared) {
-        let Ok(producer) = shared.producer.try_lock() else { return };
+        let producer = shared.producer.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Producer { chunks, queue, .. }) = producer.as_ref().filter(|_| self.count > 0) else { return };
         if self.full {
             queue.dropped.fetch_add(self.count, Ordering::Relaxed);
@@ -395,6 +397,9 @@ fn headers(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> ([u8; MOST_HEADE
 impl<D> Drop for Tap<D> {
     /// Who writes a capture away is told that nothing more comes.
     fn drop(&mut self) {
+        if self.part {
+            return;
+        }
         let mut listed = self.shared.listed();
         self.shared.produce(None);
         *listed = None;
@@ -448,6 +453,14 @@ impl<D: Datapath> Datapath for Tap<D> {
             recorder.finish(&self.shared);
         }
         report
+    }
+
+    fn split(&mut self, most: usize) -> Split {
+        let Split { parts, short } = self.inner.split(most);
+        let tapped = |inner| -> Box<dyn Datapath> {
+            Box::new(Tap { inner, shared: self.shared.clone(), scratch: Vec::new(), part: true })
+        };
+        Split { parts: parts.into_iter().map(tapped).collect(), short }
     }
 
     fn lends(&self) -> Vec<Lendable<'_>> {
@@ -558,6 +571,14 @@ impl<D: RawDatapath> RawDatapath for Tap<D> {
         });
         recorder.finish(&self.shared);
         report
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        let RawSplit { parts, short } = self.inner.split_raw(most);
+        let tapped = |inner| -> Box<dyn RawDatapath> {
+            Box::new(Tap { inner, shared: self.shared.clone(), scratch: Vec::new(), part: true })
+        };
+        RawSplit { parts: parts.into_iter().map(tapped).collect(), short }
     }
 
     fn take_back(&mut self, lent: &mut Vec<Slot>) {

@@ -1,11 +1,13 @@
 //! Threads that poll: on which core, how they wait, and a wrapper that runs any datapath on one ([`OnThread`]).
 //!
 //! A thread of its own does a datapath's system calls, or its packet engine's work, beside the thread that uses it. One thread may run
-//! several datapaths. It pays where a core is left for it; otherwise it costs two more wake-ups a message.
+//! several datapaths. It pays where a core is left for it; otherwise it costs two more wake-ups a message. Several threads may run one
+//! datapath if that can be split ([`Datapath::split`]): the first sends, and all receive, each what some addresses send.
 //!
 //! What goes between the two threads goes through bounded queues (`std::sync::mpsc`) of batches of frames and of slots, which are moved
 //! and not copied: a batch by [`Datapath::hand_over`], and the memory of slots that were allocated as such ([`Slot::owned`]). What else
-//! there is to ask of the datapath waits for a turn of the thread: microseconds, or as long as it takes to wake it.
+//! there is to ask of the datapath waits for a turn of the thread: microseconds, or as long as it takes to wake it. Whether it was lost is
+//! asked all the time, and waits for nothing: the answer is what the thread has found since the question before.
 //!
 //! What such a datapath cannot do:
 //! - It does not say at once what the technology refuses. Frames have gone ([`Outcome::Sent`]) when the thread has them; those that are refused
@@ -15,6 +17,7 @@
 
 mod core;
 mod polling;
+mod spread;
 mod station;
 mod wait;
 
@@ -26,13 +29,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::batch::{Outcome, Place, RxBatch, RxReport, Taken, TxBatch, TxReport};
 use crate::memory::Slot;
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
+use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Split, Stats};
 
 pub use self::core::{PinError, pin};
 pub use self::polling::{PollingThread, Settings};
+pub use self::spread::Spread;
 pub use self::wait::{Bell, Looking, Waiting};
 
-use self::station::{BATCHES, SLOTS, Settled, Shared, Station};
+use self::station::{BATCHES, SLOTS, Settled, Shared, Station, User};
 
 /// The most frames, and the bytes after which no more follow, that are copied together for the thread.
 const TOGETHER: (usize, usize) = (256, 1 << 20);
@@ -40,18 +44,36 @@ const TOGETHER: (usize, usize) = (256, 1 << 20);
 /// What is said of a datapath whose thread is no more, which is so after a panic alone.
 const ENDED: &str = "its polling thread has ended, and comes back with the runtime's next start";
 
-/// A datapath that works on a polling thread.
-pub struct OnThread {
+/// What of a datapath is on one thread.
+#[derive(Debug)]
+struct Part {
     thread: PollingThread,
     shared: Arc<Shared>,
+    emptied: SyncSender<Slot>,
+}
+
+impl Part {
+    fn with<T>(&self, work: impl FnOnce(&mut Station) -> T) -> T {
+        self.thread.roster().with(&self.shared, work)
+    }
+}
+
+/// A datapath that works on polling threads.
+pub struct OnThread {
+    threads: Vec<PollingThread>,
+    user: Arc<User>,
+    /// The datapath itself, on the first thread, and what it was split into, on others.
+    first: Part,
+    others: Vec<Part>,
+    spread: Spread,
     address: Option<Address>,
     to_send: SyncSender<TxBatch<'static>>,
     settled: Receiver<Settled>,
     spare: Vec<TxBatch<'static>>,
-    filled: Receiver<Taken>,
-    emptied: SyncSender<Slot>,
-    /// What was received, and seen when there was no slot for it, or by who wanted to sleep.
-    next: Option<Taken>,
+    fill: SyncSender<(usize, Taken)>,
+    filled: Receiver<(usize, Taken)>,
+    /// What was received, by which part, and seen when there was no slot for it, or by who wanted to sleep.
+    next: Option<(usize, Taken)>,
     /// What of the counts is counted on this side: frames that went, or were refused, as the user knows, and that were received.
     own: Stats,
     /// What is still to be said.
@@ -70,33 +92,87 @@ impl OnThread {
     /// # Errors
     /// The operating system's, for want of descriptors, and of a thread that has ended; the datapath is dropped.
     pub fn new(thread: &PollingThread, inner: Box<dyn Datapath>) -> std::io::Result<Self> {
+        Self::spread(thread, &[], inner)
+    }
+
+    /// As [`Self::new`], and splits it, whenever it is opened, over as many further threads as there are and it can be split over
+    /// ([`Self::threads`]). Takes as much memory for each.
+    ///
+    /// # Errors
+    /// As for [`Self::new`]. That it cannot be split over all of them is none.
+    pub fn spread(
+        thread: &PollingThread,
+        further: &[PollingThread],
+        inner: Box<dyn Datapath>,
+    ) -> std::io::Result<Self> {
         if thread.has_ended() {
             return Err(std::io::Error::other(ENDED));
         }
+        let threads: Vec<_> = [thread].into_iter().chain(further).cloned().collect();
         let address = inner.address();
         let (to_send, to_thread) = sync_channel(BATCHES);
         let (settle, settled) = sync_channel(BATCHES);
-        let (fill, filled) = sync_channel(SLOTS);
+        let (fill, filled) = sync_channel(SLOTS * threads.len());
         let (emptied, give_back) = sync_channel(SLOTS);
-        let shared = Arc::new(Shared::new(Station::new(inner, to_thread, settle, fill, give_back))?);
-        thread.roster().add(&shared);
-        Ok(Self {
-            thread: thread.clone(),
-            shared,
+        let user = Arc::new(User::new()?);
+        let station = Station::new(inner, Some((to_thread, settle)), (0, fill.clone()), give_back);
+        let first = Part { thread: thread.clone(), shared: Arc::new(Shared::new(station, &user)), emptied };
+        let mut on = Self {
+            spread: Spread::new(threads.len(), &first.shared),
+            threads,
+            user,
+            first,
+            others: Vec::new(),
             address,
             to_send,
             settled,
             spare: (0..BATCHES).map(|_| TxBatch::default()).collect(),
+            fill,
             filled,
-            emptied,
             next: None,
             own: Stats::default(),
             refused: HashSet::new(),
-        })
+        };
+        if address.is_some() {
+            // Before its thread has it: nobody looks at it yet.
+            on.split();
+        }
+        thread.roster().add(&on.first.shared);
+        Ok(on)
+    }
+
+    /// What the threads do that it is on: to be asked by any thread, for as long as it is wanted.
+    #[must_use]
+    pub fn threads(&self) -> Spread {
+        self.spread.clone()
+    }
+
+    /// Splits what is open over the other threads.
+    fn split(&mut self) {
+        self.others.clear();
+        let further = self.threads.get(1..).unwrap_or(&[]);
+        let live: Vec<_> = further.iter().filter(|thread| !thread.has_ended()).cloned().collect();
+        let Split { parts, short } = match live.len() {
+            0 => Split::default(),
+            most => self.first.with(|station| station.inner.split(most)),
+        };
+        for (inner, thread) in parts.into_iter().zip(&live) {
+            let (emptied, give_back) = sync_channel(SLOTS);
+            let filled = (1 + self.others.len(), self.fill.clone());
+            let shared = Arc::new(Shared::new(Station::new(inner, None, filled, give_back), &self.user));
+            thread.roster().add(&shared);
+            self.others.push(Part { thread: thread.clone(), shared, emptied });
+        }
+        let short = short.or_else(|| (live.len() < further.len()).then(|| ENDED.to_owned()));
+        self.spread.now(self.parts().map(|part| part.shared.clone()).collect(), short);
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Station) -> T) -> T {
-        self.thread.roster().with(&self.shared, work)
+        self.first.with(work)
     }
 
     /// Takes batches back that have gone, and notes what of them was refused.
@@ -126,7 +202,7 @@ impl OnThread {
         let full = self.spare.is_empty();
         self.own.busy += u64::from(full);
         // Relaxed: `arm` orders it before what it looks for.
-        self.shared.full.store(full, Ordering::Relaxed);
+        self.user.full.store(full, Ordering::Relaxed);
         self.spare.pop()
     }
 
@@ -136,7 +212,7 @@ impl OnThread {
         self.own.sent_bytes += bytes as u64;
         // It has room for as many as there are batches.
         let _ = self.to_send.try_send(batch);
-        self.thread.roster().wake();
+        self.first.thread.roster().wake();
     }
 
     fn refuse(&mut self, batch: &mut TxBatch<'_>, count: usize, outcome: Outcome) -> usize {
@@ -184,15 +260,15 @@ impl OnThread {
 
     fn clear_bell(&self) {
         // Acquire: with the store after the ringing.
-        if self.shared.rung.swap(false, Ordering::Acquire) {
-            self.shared.bell.clear();
+        if self.user.rung.swap(false, Ordering::Acquire) {
+            self.user.bell.clear();
         }
     }
 }
 
 impl Datapath for OnThread {
     fn capabilities(&self) -> Capabilities {
-        let can = self.shared.mirror().can;
+        let can = self.first.shared.mirror().can;
         Capabilities { places: false, foreign: Foreign::Copies, ..can }
     }
 
@@ -201,20 +277,22 @@ impl Datapath for OnThread {
             return Ok(());
         }
         let technology = self.capabilities().technology;
-        if self.thread.has_ended() {
+        if self.first.thread.has_ended() {
             return Err(DatapathError::Unavailable { technology, reason: ENDED.into() });
         }
-        let shared = &self.shared;
+        let shared = &self.first.shared;
         self.address = self.with(|station| {
             station.inner.open()?;
             station.make_slots();
             *shared.mirror() = station.mirror();
+            shared.ask_anew();
             shared.open.store(true, Ordering::SeqCst);
             Ok::<_, DatapathError>(station.inner.address())
         })?;
+        self.split();
         self.own = Stats::default();
         self.refused.clear();
-        self.shared.full.store(false, Ordering::Relaxed);
+        self.user.full.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -270,7 +348,7 @@ impl Datapath for OnThread {
         let (mut report, mut pieces) = (RxReport::default(), 0);
         while pieces < batch.limit && self.has_more() {
             let Some(mut slot) = batch.free.pop() else { break };
-            let Some(mut taken) = self.next.take() else { break };
+            let Some((part, mut taken)) = self.next.take() else { break };
             if Self::put(&mut slot, &mut taken) {
                 let (len, stride, from) = (taken.len, taken.stride, taken.from);
                 let whole = Taken { slot, len, stride, from };
@@ -283,48 +361,56 @@ impl Datapath for OnThread {
                 batch.free.push(slot);
             }
             // It has room for as many as there are slots.
-            let _ = self.emptied.try_send(taken.slot);
+            let _ = self.parts().nth(part).map(|part| part.emptied.try_send(taken.slot));
         }
         self.own.received_frames += report.frames as u64;
         if pieces > 0 {
             // See `Station::prepare_sleep`.
             fence(Ordering::SeqCst);
-            if self.shared.starved.swap(false, Ordering::Relaxed) {
-                self.thread.roster().wake();
-            }
+            let starved = |part: &&Part| part.shared.starved.swap(false, Ordering::Relaxed);
+            self.parts().filter(starved).for_each(|part| part.thread.roster().wake());
         }
         report.more = self.has_more();
         report
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.bell.as_fd())
+        Some(self.user.bell.as_fd())
     }
 
     fn arm(&mut self) -> Armed {
         self.clear_bell();
-        self.shared.armed.store(true, Ordering::Relaxed);
-        // See `Shared::wake`.
+        self.user.armed.store(true, Ordering::Relaxed);
+        // See `User::wake`.
         fence(Ordering::SeqCst);
         self.take_settled();
         // Said once: who does not send after that has thought better of it.
-        let goes_on = !self.spare.is_empty() && self.shared.full.swap(false, Ordering::Relaxed);
+        let goes_on = !self.spare.is_empty() && self.user.full.swap(false, Ordering::Relaxed);
         if self.refused.is_empty() && !goes_on && !self.has_more() {
             return Armed::Sleep;
         }
-        self.shared.armed.store(false, Ordering::Relaxed);
+        self.user.armed.store(false, Ordering::Relaxed);
         Armed::Ready
     }
 
     fn lost(&mut self) -> Option<String> {
-        if self.thread.has_ended() {
+        if self.parts().any(|part| part.thread.has_ended()) {
             return Some(ENDED.into());
         }
-        self.with(|station| station.inner.lost())
+        if self.address.is_none() {
+            // Its thread does not look at what is closed.
+            return self.with(|station| station.inner.lost());
+        }
+        self.parts().find_map(|part| {
+            let lost = part.shared.ask_lost();
+            part.thread.roster().wake();
+            lost
+        })
     }
 
     fn stats(&self) -> Stats {
-        let (is, own) = (self.shared.mirror().stats, &self.own);
+        let own = &self.own;
+        let is = self.parts().map(|part| part.shared.mirror().stats).fold(Stats::default(), |all, one| all + one);
         Stats {
             sent_frames: own.sent_frames,
             sent_bytes: own.sent_bytes,
@@ -341,13 +427,21 @@ impl Datapath for OnThread {
         if self.address.take().is_none() {
             return;
         }
-        let shared = self.shared.clone();
+        for Part { thread, shared, .. } in &self.others {
+            thread.roster().remove(shared);
+        }
+        self.others.iter().for_each(|part| {
+            part.with(|station| {
+                station.shut(&part.shared);
+                // Another one has slots of its own.
+                station.rx.free.clear();
+            });
+        });
+        let shared = self.first.shared.clone();
         let left: Vec<_> = self.with(|station| {
             // What the technology takes at once goes: the last words are among it.
             station.send();
-            shared.open.store(false, Ordering::SeqCst);
-            *shared.mirror() = station.mirror();
-            station.inner.close();
+            station.shut(&shared);
             std::iter::from_fn(|| station.next_to_send()).collect()
         });
         for (mut batch, refused) in left {
@@ -357,8 +451,8 @@ impl Datapath for OnThread {
         }
         self.take_settled();
         // What was received and not taken is gone, as it is from a socket that is closed; its slots are used again.
-        let rest = self.next.take().into_iter().chain(self.filled.try_iter()).map(|taken| taken.slot);
-        let rest: Vec<Slot> = rest.collect();
+        let rest = self.next.take().into_iter().chain(self.filled.try_iter());
+        let rest: Vec<Slot> = rest.filter(|(part, _)| *part == 0).map(|(_, taken)| taken.slot).collect();
         self.with(|station| {
             let emptied: Vec<Slot> = station.emptied.try_iter().collect();
             station.rx.free.extend(emptied.into_iter().chain(rest));
@@ -369,6 +463,6 @@ impl Datapath for OnThread {
 impl Drop for OnThread {
     fn drop(&mut self) {
         self.close();
-        self.thread.roster().remove(&self.shared);
+        self.first.thread.roster().remove(&self.first.shared);
     }
 }

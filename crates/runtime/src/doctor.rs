@@ -48,9 +48,13 @@ pub fn report(core: &Core, asker: Conn, datapaths: &[Value], threads: &[Value]) 
         let lost = lost.map(|losses| format!(" (lost {losses} times, the last because: {})", word("lost")));
         let (kind, address, state, said) = (word("kind"), word("address"), word("state"), word("text"));
         let text = format!("{kind}{on} at {address}: {state}: {said}{}", lost.unwrap_or_default());
-        let hint =
-            "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s";
-        checks.push(check("datapath", word("state") == "open", text, hint));
+        let (open, short) = (state == "open", one["threads"]["short"].is_string());
+        let hint = if open {
+            "name it in no more network.thread than it can be received by: the others have nothing of it to do"
+        } else {
+            "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s"
+        };
+        checks.push(check("datapath", open && !short, text, hint));
     }
     for one in threads {
         let word = |key: &str| one[key].as_str().unwrap_or_default();

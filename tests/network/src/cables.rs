@@ -74,8 +74,21 @@ impl Cables {
     /// # Panics
     /// When that cannot be done.
     pub fn make_again(&self, device: &str) {
+        self.make(device, "");
+    }
+
+    /// The same, with so many queues each way at both ends.
+    ///
+    /// # Panics
+    /// When that cannot be done.
+    pub fn make_with_queues(&self, device: &str, queues: u32) {
+        self.make(device, &format!("numrxqueues {queues} numtxqueues {queues} "));
+    }
+
+    fn make(&self, device: &str, like: &str) {
         let there = self.0.name(1);
-        self.0.ip(0, &format!("link add {device} type veth peer name {device} netns {there}")).expect("it can be made");
+        let link = format!("link add {device} {like}type veth peer name {device} {like}netns {there}");
+        self.0.ip(0, &link).expect("it can be made");
         let net = if device == "veth0" { 95 } else { 96 };
         for end in 0..2 {
             self.0.ip(end, &format!("addr add 10.{net}.0.{}/24 dev {device}", end + 1)).expect("an address");

@@ -98,6 +98,48 @@ fn a_stream_comes_back_to_a_polling_thread_whose_interface_is_made_again() {
     });
 }
 
+/// All that comes, comes by the queue that the second thread has, on both hosts.
+#[test]
+fn xdp_on_two_threads_carries_messages_and_comes_back() {
+    let _watchdog = Watchdog::start("xdp on two threads", TEST);
+    let Some(cables) = Cables::new() else { return };
+    let make = || {
+        cables.take_away("veth1");
+        cables.make_with_queues("veth1", 2);
+    };
+    make();
+    let [one, two] = [0, 1].map(|end| {
+        cables.runtime(PROGRAM, end, |config| {
+            goes_often(config);
+            let network = config.network.get_or_insert_default();
+            // The first of them sends, and is the first thread's.
+            network.datapath[0].queues = [[0, 1], [1, 0]][end].to_vec();
+            let thread = Thread { datapaths: vec!["veth1".into()], ..Thread::default() };
+            network.thread = vec![thread.clone(), thread];
+        })
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "xdp");
+    let (sent, got) = numbers(&source, &sink, true, |seen| {
+        for round in 1..=3 {
+            flows(seen, &a);
+            for session in [&a, &b] {
+                let report = datapath(session);
+                let received = report["threads"]["received"].as_array().unwrap();
+                assert!(received.len() == 2 && received[1].as_u64() > Some(10), "{report}");
+                assert!(report["text"].as_str().unwrap().ends_with("; received by 2 threads"), "{report}");
+            }
+            make();
+            assert!(eventually(|| datapath(&a)["losses"] == round && datapath(&b)["losses"] == round));
+            goes_over(&stream, "host-1", "xdp");
+        }
+        flows(seen, &a);
+    });
+    are_whole(sent, &got, true, &a);
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
 #[test]
 fn a_best_effort_stream_comes_back_in_order_to_an_interface_that_is_made_again() {
     let _watchdog = Watchdog::start("best effort comes back", TEST);
@@ -146,9 +188,23 @@ fn a_runtime_that_started_before_its_interface_takes_it_when_it_is_there() {
 
 #[test]
 fn kernel_udp_goes_on_when_its_interface_is_made_again() {
+    home_goes_on(|_| (), "kernel UDP");
+}
+
+#[test]
+fn kernel_udp_on_several_threads_goes_on_when_its_interface_is_made_again() {
+    let several = |config: &mut Config| {
+        let thread = Thread { datapaths: vec!["udp".into()], ..Thread::default() };
+        config.network.get_or_insert_default().thread = vec![thread.clone(), thread];
+    };
+    home_goes_on(several, "kernel UDP; received by 2 threads");
+}
+
+/// Messages go on; and it is what it was afterwards.
+fn home_goes_on(change: impl Fn(&mut Config), is: &str) {
     let _watchdog = Watchdog::start("home", TEST);
     let Some(cables) = Cables::new() else { return };
-    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, |_| ()));
+    let [one, two] = [0, 1].map(|end| cables.runtime(PROGRAM, end, &change));
     let (a, b) = (one.session("source"), two.session("sink"));
     let (stream, source, sink) = ends(&a, &b, reliable(), "c");
     goes_over(&stream, "host-1", "udp");
@@ -162,7 +218,8 @@ fn kernel_udp_goes_on_when_its_interface_is_made_again() {
         flows(seen, &a);
     });
     are_whole(sent, &got, true, &a);
-    assert_eq!(status(&a)["network"]["datapaths"][0]["losses"].as_u64(), Some(3));
+    let home = &status(&a)["network"]["datapaths"][0];
+    assert_eq!((home["losses"].as_u64(), home["text"].as_str()), (Some(3), Some(is)));
 }
 
 /// What a session keeps of the memory of an interface that is gone stays what it is, until it lets go of it.

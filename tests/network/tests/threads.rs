@@ -3,8 +3,11 @@
 use insane::{Qos, Session};
 use insane_runtime::config::{Config, Thread, Waits};
 use insane_tests_host::{Watchdog, payload};
-use insane_tests_network::{LIMIT, Process, eventually, hosts, law, law_holds, reliable, status, two_with};
+use insane_tests_network::{
+    LIMIT, Process, eventually, free_addresses, hosts, law, law_holds, network_count, reliable, status, two_with,
+};
 use serde_json::Value;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -116,6 +119,103 @@ fn udp_on_a_thread_of_its_own_carries_messages_both_ways_however_that_waits() {
         talk(&near, &hosts[1].session("far again"), reliable());
         drop(hosts);
         assert_eq!(cores("insane-poll-0"), [""; 0], "{wait:?}: a thread is left");
+    }
+}
+
+/// Addresses for a host and for `threads` peers of it of which each comes by another one of its threads: they are chosen by the sum of
+/// address and port.
+fn spread_addresses(threads: usize) -> (SocketAddr, Vec<SocketAddr>) {
+    let all = free_addresses(1 + 12 * threads);
+    let part = |address: &SocketAddr| {
+        let IpAddr::V4(ip) = address.ip() else { panic!("{address}") };
+        (ip.to_bits() as usize + usize::from(address.port())) % threads
+    };
+    let of = |at| *all[1..].iter().find(|address| part(address) == at).expect("ports of all kinds");
+    (all[0], (0..threads).map(of).collect())
+}
+
+/// What a host says of its kernel UDP.
+fn udp(session: &Session) -> Value {
+    status(session)["network"]["datapaths"][0].clone()
+}
+
+/// Each peer sends on a channel of its own, all at once, and the host answers on others. All is delivered once, in order, and counted: of
+/// the peers' for the time of this number.
+fn everybody_talks_to(host: &Session, peers: &[Session], time: u64) {
+    const EACH: u64 = 3000;
+    std::thread::scope(|scope| {
+        for (at, peer) in peers.iter().enumerate() {
+            let (near, far) = (host.stream(reliable()).unwrap(), peer.stream(reliable()).unwrap());
+            let [there, back] = ["there", "back"].map(|way| format!("{way} {at}"));
+            let (sink, answers) = (near.sink(there.as_str()).unwrap(), far.sink(back.as_str()).unwrap());
+            let (source, reply) = (far.source(there.as_str()).unwrap(), near.source(back.as_str()).unwrap());
+            assert_eq!((source.wait_for_sinks(1, LIMIT), reply.wait_for_sinks(1, LIMIT)), (1, 1));
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    source.send(&payload(n, 1000)).unwrap();
+                    if n % 100 == 99 {
+                        assert!(answers.consume_timeout(LIMIT).unwrap().to_vec() == payload(n, 70_000), "answer {n}");
+                    }
+                }
+                assert!(answers.try_consume().unwrap().is_none(), "an answer too many");
+            });
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    assert!(sink.consume_timeout(LIMIT).unwrap().to_vec() == payload(n, 1000), "message {n} of {at}");
+                    if n % 100 == 99 {
+                        reply.send(&payload(n, 70_000)).unwrap();
+                    }
+                }
+                assert!(sink.try_consume().unwrap().is_none(), "a message of {at} too many");
+            });
+        }
+    });
+    for (session, sent) in peers.iter().map(|peer| (peer, time * EACH)).chain([(host, EACH / 100 * peers.len() as u64)])
+    {
+        assert!(eventually(|| law_holds(session)), "{}", law(session));
+        let delivered = || network_count(&status(session), "delivered");
+        assert!(eventually(|| delivered() == sent), "{sent} were sent; {}", law(session));
+    }
+}
+
+#[test]
+fn several_threads_receive_what_several_hosts_send_to_one_datapath() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("several threads", Duration::from_secs(100));
+    for (threads, wait) in [(2, Waits::Adaptive), (3, Waits::Sleep)] {
+        let (home, others) = spread_addresses(threads);
+        let mut hosts = hosts(1 + threads, |at, config| {
+            let network = config.network.get_or_insert_default();
+            (network.listen, network.peers) = match at {
+                0 => (home, others.clone()),
+                _ => (others[at - 1], vec![home]),
+            };
+            (0..if at == 0 { threads } else { 0 }).for_each(|_| threaded(config, wait));
+        });
+        // Nobody else gets the address, though it has several sockets.
+        let refused = std::net::UdpSocket::bind(home).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+        let peers: Vec<Session> = hosts[1..].iter().map(|peer| peer.session("peer")).collect();
+        for time in 1..=2 {
+            let host = hosts[0].session("home");
+            everybody_talks_to(&host, &peers, time);
+            let said = udp(&host);
+            assert_eq!(said["text"], format!("kernel UDP; received by {threads} threads"));
+            let received: Vec<u64> =
+                said["threads"]["received"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+            assert!(received.len() == threads && received.iter().all(|frames| *frames > 100), "{received:?}");
+            let runs: Vec<Value> = status(&host)["network"]["threads"].as_array().unwrap().clone();
+            assert_eq!(runs.len(), 1 + threads);
+            assert!(runs[1..].iter().all(|thread| thread["runs"] == serde_json::json!(["udp"])), "{runs:?}");
+            let one: usize = (0..threads).map(|at| cores(&format!("insane-poll-{at}")).len()).sum();
+            assert_eq!(one, threads);
+            drop(host);
+            if time == 1 {
+                hosts[0].restart();
+            }
+        }
+        drop((peers, hosts));
+        assert_eq!(cores("insane-poll-1"), [""; 0], "a thread is left");
     }
 }
 

@@ -65,7 +65,7 @@ impl Roster {
 
     /// There is something to do, of which the thread is told if it sleeps.
     pub(super) fn wake(&self) {
-        // As in `Shared::wake`, the other way: what there is was put before this fence, and is looked for after that of `Looks::sleep`.
+        // As in `User::wake`, the other way: what there is was put before this fence, and is looked for after that of `Looks::sleep`.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
             self.bell.ring();

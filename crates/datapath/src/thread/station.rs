@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{RxBatch, Taken, TxBatch};
 use crate::memory::Slot;
@@ -13,7 +13,7 @@ use super::wait::Bell;
 /// How many batches of frames wait for the thread, or are being sent by it, at most.
 pub(super) const BATCHES: usize = 4;
 
-/// Slots to receive into: as many pieces wait for the user at most.
+/// Slots to receive into, of each part: as many pieces of it wait for the user at most.
 pub(super) const SLOTS: usize = 64;
 
 /// Frames that were sent or refused, and how many of them were refused.
@@ -30,51 +30,22 @@ pub(super) struct Mirror {
     pub(super) stats: Stats,
 }
 
-/// What both sides see.
-pub(super) struct Shared {
-    /// Locked by the thread while it looks at it or sleeps on it, and by the user for what is rare.
-    pub(super) station: Mutex<Station>,
-    /// The user waits for the station, or has it: the thread leaves it alone.
-    pub(super) wanted: AtomicU32,
-    /// It is open; only changed with the station.
-    pub(super) open: AtomicBool,
-    mirror: Mutex<Mirror>,
-    /// The user sleeps, or is about to.
+/// How the user is woken, by whichever thread has something for it.
+#[derive(Debug)]
+pub(super) struct User {
+    /// It sleeps, or is about to.
     pub(super) armed: AtomicBool,
     /// The bell was rung, and not cleared.
     pub(super) rung: AtomicBool,
     pub(super) bell: Bell,
-    /// The user has frames to send, and found no batch to be filled.
+    /// It has frames to send, and found no batch to be filled.
     pub(super) full: AtomicBool,
-    /// The thread sleeps without a slot to receive into.
-    pub(super) starved: AtomicBool,
 }
 
-impl core::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Shared").field("open", &self.open).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    pub(super) fn new(station: Station) -> std::io::Result<Self> {
-        let mirror = Mutex::new(station.mirror());
+impl User {
+    pub(super) fn new() -> std::io::Result<Self> {
         let off = || AtomicBool::new(false);
-        Ok(Self {
-            open: AtomicBool::new(station.inner.address().is_some()),
-            station: Mutex::new(station),
-            wanted: AtomicU32::new(0),
-            mirror,
-            armed: off(),
-            rung: off(),
-            bell: Bell::new()?,
-            full: off(),
-            starved: off(),
-        })
-    }
-
-    pub(super) fn mirror(&self) -> MutexGuard<'_, Mirror> {
-        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { armed: off(), rung: off(), bell: Bell::new()?, full: off() })
     }
 
     /// Wakes the user if it sleeps, or is about to, and there is something to `tell`, or it waits for batches to come back.
@@ -91,27 +62,90 @@ impl Shared {
     }
 }
 
+/// What both sides see of a part.
+pub(super) struct Shared {
+    /// Locked by the thread while it looks at it or sleeps on it, and by the user for what is rare.
+    pub(super) station: Mutex<Station>,
+    /// The user waits for the station, or has it: the thread leaves it alone.
+    pub(super) wanted: AtomicU32,
+    /// It is open; only changed with the station.
+    pub(super) open: AtomicBool,
+    mirror: Mutex<Mirror>,
+    /// The user asks whether it was lost.
+    asked: AtomicBool,
+    /// The answer to what was asked last.
+    lost: Mutex<Option<String>>,
+    pub(super) user: Arc<User>,
+    /// The thread sleeps without a slot to receive into.
+    pub(super) starved: AtomicBool,
+}
+
+impl core::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shared").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(station: Station, user: &Arc<User>) -> Self {
+        let mirror = Mutex::new(station.mirror());
+        Self {
+            open: AtomicBool::new(station.inner.address().is_some()),
+            station: Mutex::new(station),
+            wanted: AtomicU32::new(0),
+            mirror,
+            asked: AtomicBool::new(false),
+            lost: Mutex::new(None),
+            user: user.clone(),
+            starved: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn mirror(&self) -> MutexGuard<'_, Mirror> {
+        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self) -> MutexGuard<'_, Option<String>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the thread, which is to be woken for it, whether the technology has lost it. Returns what it said to the question before.
+    pub(super) fn ask_lost(&self) -> Option<String> {
+        // Relaxed: the thread is woken after it, as in `Roster::wake`.
+        self.asked.store(true, Ordering::Relaxed);
+        self.answer().clone()
+    }
+
+    /// Forgets a question and its answer: it is another one that is open now.
+    pub(super) fn ask_anew(&self) {
+        self.asked.store(false, Ordering::Relaxed);
+        *self.answer() = None;
+    }
+}
+
 /// See the module's head.
 pub(super) struct Station {
     pub(super) inner: Box<dyn Datapath>,
     pub(super) rx: RxBatch,
     /// What is being sent, and how many of its frames were refused.
     sending: Option<(TxBatch<'static>, usize)>,
-    pub(super) to_send: Receiver<TxBatch<'static>>,
-    pub(super) settled: SyncSender<Settled>,
-    pub(super) filled: SyncSender<Taken>,
+    /// What is to be sent, and where it goes afterwards; only the first part sends.
+    pub(super) out: Option<(Receiver<TxBatch<'static>>, SyncSender<Settled>)>,
+    /// Which part it is.
+    part: usize,
+    /// What came by all parts, each with its number.
+    filled: SyncSender<(usize, Taken)>,
     pub(super) emptied: Receiver<Slot>,
 }
 
 impl Station {
     pub(super) fn new(
         inner: Box<dyn Datapath>,
-        to_send: Receiver<TxBatch<'static>>,
-        settled: SyncSender<Settled>,
-        filled: SyncSender<Taken>,
+        out: Option<(Receiver<TxBatch<'static>>, SyncSender<Settled>)>,
+        (part, filled): (usize, SyncSender<(usize, Taken)>),
         emptied: Receiver<Slot>,
     ) -> Self {
-        let mut station = Self { inner, rx: RxBatch::default(), sending: None, to_send, settled, filled, emptied };
+        let mut station = Self { inner, rx: RxBatch::default(), sending: None, out, part, filled, emptied };
         station.make_slots();
         station
     }
@@ -130,6 +164,9 @@ impl Station {
 
     /// Sends and receives what there is, a bounded number of batches. Returns whether there was something.
     pub(super) fn turn(&mut self, shared: &Shared) -> bool {
+        if shared.asked.load(Ordering::Relaxed) {
+            self.answer(shared);
+        }
         let (sent, refused) = self.send();
         let got = self.receive();
         let busy = sent || got;
@@ -139,12 +176,27 @@ impl Station {
         }
         for taken in self.rx.taken.drain(..) {
             // It has room for as many as there are slots.
-            let _ = self.filled.try_send(taken);
+            let _ = self.filled.try_send((self.part, taken));
         }
         if busy {
-            shared.wake(got || refused);
+            shared.user.wake(got || refused);
         }
         busy
+    }
+
+    /// Closes the technology; what it has counted stays to be seen.
+    pub(super) fn shut(&mut self, shared: &Shared) {
+        shared.open.store(false, Ordering::SeqCst);
+        *shared.mirror() = self.mirror();
+        self.inner.close();
+    }
+
+    /// Says whether it was lost.
+    fn answer(&mut self, shared: &Shared) {
+        // Before it is looked: who asks meanwhile is answered again.
+        shared.asked.store(false, Ordering::Relaxed);
+        let lost = self.inner.lost();
+        *shared.answer() = lost;
     }
 
     /// Hands batches to the technology. Returns whether frames went, or were refused; and whether the user must hear of any.
@@ -161,14 +213,15 @@ impl Station {
             }
             tell |= refused > 0;
             // It has room for as many as there are batches.
-            let _ = self.settled.try_send(Settled { batch, refused });
+            let _ = self.out.as_ref().map(|(_, settled)| settled.try_send(Settled { batch, refused }));
         }
         (went, tell)
     }
 
     /// The batch that is being sent, or the next.
     pub(super) fn next_to_send(&mut self) -> Option<(TxBatch<'static>, usize)> {
-        self.sending.take().or_else(|| self.to_send.try_recv().ok().map(|batch| (batch, 0)))
+        let next = || self.out.as_ref()?.0.try_recv().ok().map(|batch| (batch, 0));
+        self.sending.take().or_else(next)
     }
 
     fn receive(&mut self) -> bool {
@@ -184,6 +237,9 @@ impl Station {
     /// Before the thread sleeps, and after it has said so: whether there is something to do now ([`Armed::Ready`]), or the technology
     /// may wake it, or cannot.
     pub(super) fn prepare_sleep(&mut self, shared: &Shared) -> Armed {
+        if shared.asked.load(Ordering::Relaxed) {
+            return Armed::Ready;
+        }
         if self.sending.is_none() {
             self.sending = self.next_to_send();
             if self.sending.is_some() {
@@ -191,7 +247,7 @@ impl Station {
             }
         }
         if self.rx.free.is_empty() {
-            // As in `Shared::wake`: slots are given back before the fence of `OnThread::receive`, and looked for after this one.
+            // As in `User::wake`: slots are given back before the fence of `OnThread::receive`, and looked for after this one.
             shared.starved.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             self.take_slots();

@@ -3,6 +3,7 @@
 //! Purpose: a [`Datapath`] that gets out of kernel sockets what they can give: frames of one size to one address go to the
 //! kernel as one piece (UDP_SEGMENT) and come from it joined (UDP_GRO), many such pieces a system call (`sendmmsg`,
 //! `recvmmsg`), into the caller's slots, and large messages straight to where they belong (peeked at, then scattered).
+//! Several threads receive from as many sockets at the address, which the kernel chooses by who has sent ([`Datapath::split`]).
 //! Nothing ever waits. The path's MTU is respected: frames are never cut by IP. Non-purpose: what is in the frames.
 //!
 //! Layer: a datapath. `unsafe` is in `sys` alone, for the calls that no safe crate offers.
@@ -17,6 +18,7 @@
 //! ```
 
 mod config;
+mod group;
 mod lines;
 mod receive;
 mod socket;
@@ -30,7 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use insane_datapath::batch::{PEEK_BYTES, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::Slot;
-use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
+use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Split, Stats};
 use rustix::net::{self, sockopt};
 
 use crate::lines::Lines;
@@ -65,6 +67,8 @@ pub struct UdpDatapath {
     /// Whether the kernel cuts pieces into segments; off when it has refused to.
     segmentation: bool,
     notes: Vec<String>,
+    /// It is a further socket of another one's group.
+    is_part: bool,
     /// What the socket's receive buffer holds, in bytes as the kernel counts them.
     holds: usize,
     stats: Stats,
@@ -97,6 +101,7 @@ impl UdpDatapath {
             lines: Lines::default(),
             segmentation: false,
             notes: Vec::new(),
+            is_part: false,
             holds: 0,
             stats: Stats::default(),
             out: sys::Messages::new(),
@@ -169,6 +174,9 @@ impl Datapath for UdpDatapath {
         if self.socket.is_some() {
             return Ok(());
         }
+        if self.is_part {
+            return Err(DatapathError::Closed);
+        }
         let socket = socket::new(&self.config)?;
         self.index = self.index_now(&socket);
         (self.holds, self.notes) = socket::size_buffers(&socket, &self.config);
@@ -208,6 +216,10 @@ impl Datapath for UdpDatapath {
 
     fn receive(&mut self, batch: &mut RxBatch, place: Option<&mut dyn Place>) -> RxReport {
         self.receive_batch(batch, place)
+    }
+
+    fn split(&mut self, most: usize) -> Split {
+        self.split_sockets(most)
     }
 
     fn wake_handle(&self) -> Option<BorrowedFd<'_>> {

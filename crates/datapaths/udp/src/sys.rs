@@ -370,3 +370,44 @@ pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Resul
     let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_ptr().cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Has the sockets of a group (`SO_REUSEPORT`), of which this is one, receive by who sent it: all of one address and port by one of them,
+/// neighbours by one after the other. Without it the kernel does so by a hash, in which few peers may well share one of several sockets.
+pub(crate) fn spread_by_sender(socket: BorrowedFd<'_>, sockets: u32, is_v4: bool) -> io::Result<()> {
+    // From here on offsets are from the IP header on (SKF_NET_OFF of linux/filter.h); the program is shown what follows the UDP header.
+    const NET: u32 = -0x0010_0000_i32 as u32;
+    let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut program = Vec::new();
+    if is_v4 {
+        program.extend([
+            // X is how long the header is, and A the port after it.
+            op(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, NET),
+            op(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, NET),
+            op(libc::BPF_MISC | libc::BPF_TAX, 0),
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NET + 12),
+        ]);
+    } else {
+        // The last four bytes of the address; and the port, where no other header is before it.
+        let udp = libc::sock_filter { jt: 1, ..op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 17) };
+        program.extend([
+            op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, NET + 6),
+            udp,
+            op(libc::BPF_JMP | libc::BPF_JA, 2),
+            op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, NET + 40),
+            op(libc::BPF_MISC | libc::BPF_TAX, 0),
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NET + 20),
+        ]);
+    }
+    program.extend([
+        op(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0),
+        op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, sockets),
+        op(libc::BPF_RET | libc::BPF_A, 0),
+    ]);
+    let len = u16::try_from(program.len()).unwrap_or(u16::MAX);
+    let value = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    let (fd, name) = (socket.as_raw_fd(), libc::SO_ATTACH_REUSEPORT_CBPF);
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the program and what says where it is live through the call, which copies them.
+    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -58,6 +58,163 @@ fn conforms_on_a_thread_that_spins() {
     all(|| on_a_thread(Waiting::Spin));
 }
 
+/// Both ends on the same two threads.
+fn on_two_threads(waiting: Waiting, address: &str) -> Rig {
+    let [one, two] = threads(waiting);
+    let [a, b] =
+        [(); 2].map(|()| OnThread::spread(&one, std::slice::from_ref(&two), Box::new(open(local(address)))).unwrap());
+    for end in [&a, &b] {
+        assert_eq!((end.threads().received().len(), end.threads().short()), (2, None));
+    }
+    Rig { a: Box::new(a), b: Box::new(b) }
+}
+
+fn threads<const N: usize>(waiting: Waiting) -> [PollingThread; N] {
+    [(); N].map(|()| PollingThread::start(Settings { name: "polls".into(), core: None, waiting }).unwrap())
+}
+
+#[test]
+fn conforms_on_two_threads_that_sleep() {
+    all(|| on_two_threads(Waiting::Sleep, "127.0.0.1"));
+}
+
+#[test]
+fn conforms_on_two_threads_that_look_for_a_while() {
+    let waiting = Waiting::Adaptive { least: Duration::ZERO, most: Duration::from_micros(50) };
+    all(|| on_two_threads(waiting, "::1"));
+}
+
+/// Receives so many frames; the first byte and the number behind it of each, in the order in which they came.
+fn numbers(datapath: &mut OnThread, count: usize) -> Vec<(Address, u64)> {
+    let mut rx = RxBatch { free: (0..16).map(|id| Slot::owned(id, 65_536)).collect(), ..RxBatch::default() };
+    let (mut numbers, start) = (Vec::new(), Instant::now());
+    while numbers.len() < count {
+        datapath.receive(&mut rx, None);
+        for taken in rx.taken.drain(..) {
+            let number = |frame: &[u8]| (taken.from, u64::from_le_bytes(frame.try_into().unwrap()));
+            numbers.extend(taken.frames().map(number));
+            rx.free.push(taken.slot);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{} of {count}: {:?}", numbers.len(), datapath.stats());
+    }
+    numbers
+}
+
+#[test]
+fn each_thread_receives_what_some_peers_send_in_their_order() {
+    const EACH: u64 = 2000;
+    let [one, two, three] = threads(Waiting::Sleep);
+    let mut b = OnThread::spread(&one, &[two, three], Box::new(Tap::new(open(local("127.0.0.1"))))).unwrap();
+    let to = b.address().unwrap();
+    // One after the other, as hosts of one network are.
+    let senders = ["127.1.0.1", "127.1.0.2", "127.1.0.3"];
+    let Address::Ip(at) = to else { panic!("{to}") };
+    let mut senders = senders.map(|ip| open(UdpConfig::new(SocketAddr::new(ip.parse().unwrap(), at.port()))));
+    let mut got = Vec::new();
+    for round in 0..EACH / 50 {
+        for sender in &mut senders {
+            let mut tx = TxBatch::default();
+            (round * 50..(round + 1) * 50).for_each(|number| tx.frame(to, &number.to_le_bytes(), number));
+            while !tx.is_done() {
+                sender.transmit(&mut tx);
+            }
+        }
+        got.extend(numbers(&mut b, 150));
+    }
+    for sender in &senders {
+        let from: Vec<u64> = got.iter().filter(|(from, _)| Some(*from) == sender.address()).map(|(_, n)| *n).collect();
+        assert!(from.iter().copied().eq(0..EACH), "out of order");
+    }
+    assert_eq!(b.threads().received(), [EACH; 3], "neighbours come by one thread after the other");
+    let stats = b.stats();
+    assert_eq!((stats.received_frames, stats.received_bytes), (3 * EACH, 3 * EACH * 8));
+    // It goes on so when it was opened again.
+    b.close();
+    assert_eq!((b.stats().received_frames, b.threads().short()), (3 * EACH, None));
+    b.open().unwrap();
+    let Some(to) = b.address() else { panic!() };
+    for sender in &mut senders {
+        let mut tx = TxBatch::default();
+        tx.frame(to, &7u64.to_le_bytes(), 0);
+        assert_eq!(sender.transmit(&mut tx).sent, 1);
+    }
+    assert_eq!(numbers(&mut b, 3).len(), 3);
+    let mut received = b.threads().received();
+    received.sort_unstable();
+    assert_eq!(received, [1, 1, 1]);
+}
+
+#[test]
+fn over_ipv6_the_thread_is_chosen_by_address_and_port() {
+    let [one, two] = threads(Waiting::Sleep);
+    let mut b = OnThread::spread(&one, &[two], Box::new(open(local("::1")))).unwrap();
+    let (to, mut expected) = (b.address().unwrap(), [0, 0]);
+    let mut seen = std::collections::HashSet::new();
+    for count in 0..64 {
+        let mut sender = open(local("::1"));
+        let Some(Address::Ip(from)) = sender.address() else { panic!() };
+        // ::1 ends with 1.
+        let part = (1 + usize::from(from.port())) % 2;
+        expected[part] += 1;
+        seen.insert(part);
+        let mut tx = TxBatch::default();
+        tx.frame(to, &1u64.to_le_bytes(), 0);
+        assert_eq!(sender.transmit(&mut tx).sent, 1);
+        numbers(&mut b, 1);
+        assert_eq!(b.threads().received(), expected);
+        if seen.len() == 2 && count > 4 {
+            return;
+        }
+    }
+    panic!("all 64 ports are odd, or all even");
+}
+
+#[test]
+fn an_address_with_several_threads_is_nobody_elses() {
+    let [one, two] = threads(Waiting::Sleep);
+    let mut b = OnThread::spread(&one, &[two], Box::new(open(local("127.0.0.1")))).unwrap();
+    let Some(Address::Ip(at)) = b.address() else { panic!() };
+    let again = || UdpDatapath::new(UdpConfig::new(at)).open();
+    assert!(again().unwrap_err().to_string().contains("bind"), "one more of its kind");
+    b.close();
+    again().unwrap();
+    // What was a part is one as long as it is open.
+    let mut whole = open(local("127.0.0.1"));
+    let mut split = whole.split(1);
+    assert_eq!((split.parts[0].address(), &split.short), (whole.address(), &None));
+    split.parts[0].close();
+    assert!(split.parts[0].open().is_err() && split.parts[0].address().is_none());
+}
+
+#[test]
+fn what_each_thread_receives_is_captured() {
+    let [one, two] = threads(Waiting::Spin);
+    let tap = Tap::new(open(local("127.0.0.1")));
+    let control = tap.control();
+    let mut b = OnThread::spread(&one, &[two], Box::new(tap)).unwrap();
+    let capture = control.start(256 << 20, "a test").unwrap();
+    let Some(Address::Ip(at)) = b.address() else { panic!() };
+    let mut senders =
+        ["127.1.0.1", "127.1.0.2"].map(|ip| open(UdpConfig::new(SocketAddr::new(ip.parse().unwrap(), at.port()))));
+    for _ in 0..200 {
+        for sender in &mut senders {
+            let mut tx = TxBatch::default();
+            tx.frame(Address::Ip(at), &1u64.to_le_bytes(), 0);
+            while !tx.is_done() {
+                sender.transmit(&mut tx);
+            }
+        }
+        numbers(&mut b, 2);
+    }
+    assert_eq!(b.threads().received(), [200, 200]);
+    assert_eq!((capture.counts().captured, capture.counts().dropped), (400, 0));
+    // The end of a part is not that of the capture.
+    b.close();
+    assert!(control.is_on());
+    drop(b);
+    assert!(!control.is_on());
+}
+
 #[test]
 fn conforms_while_it_is_captured() {
     // A capture ends when it is dropped: they are kept until the end.

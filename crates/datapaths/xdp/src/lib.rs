@@ -36,6 +36,7 @@ mod queue;
 mod raw;
 mod receive;
 mod rings;
+mod split;
 mod sys;
 mod transmit;
 mod umem;
@@ -70,6 +71,8 @@ pub struct XdpDatapath {
     stats: Stats,
     counts: XdpCounts,
     chosen: Option<Chosen>,
+    /// It has some of another one's queues.
+    is_part: bool,
 }
 
 impl XdpDatapath {
@@ -77,7 +80,8 @@ impl XdpDatapath {
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         let (stats, counts) = (Stats::default(), XdpCounts::default());
-        Self { config, opened: None, down: false, gone: false, left: false, turn: 0, stats, counts, chosen: None }
+        let (down, gone, left, is_part) = (false, false, false, false);
+        Self { config, opened: None, down, gone, left, turn: 0, stats, counts, chosen: None, is_part }
     }
 
     /// What was chosen when it was last opened, and why; `None` if it never was. Its text is for `doctor` and the log.
@@ -128,6 +132,9 @@ impl Datapath for XdpDatapath {
     }
 
     fn open(&mut self) -> Result<(), DatapathError> {
+        if self.opened.is_none() && self.is_part {
+            return Err(DatapathError::Closed);
+        }
         if self.opened.is_none() {
             let opened = open::open(&self.config)?;
             (self.stats, self.counts) = (Stats::default(), XdpCounts::default());
@@ -213,7 +220,7 @@ impl Datapath for XdpDatapath {
                 let _ = bpf::remove(opened.map.as_fd(), queue.number);
             }
             // Older kernels do it when the descriptor is closed.
-            let _ = bpf::detach(opened.link.as_fd());
+            let _ = opened.link.as_ref().map(|link| bpf::detach(link.as_fd()));
             // What is lent is still read by others of this process: the memory stays for as long as the process lives.
             if opened.queues.iter().any(queue::Queue::is_lent) {
                 core::mem::forget(Arc::clone(&opened.umem));

@@ -41,8 +41,8 @@ const MOST_QUEUES: u32 = 1024;
 /// memory.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Keeps the program attached.
-    pub(crate) link: OwnedFd,
+    /// Keeps the program attached; a part leaves that to what it is of.
+    pub(crate) link: Option<OwnedFd>,
     pub(crate) map: OwnedFd,
     /// All sockets in one, if there are several.
     pub(crate) epoll: Option<OwnedFd>,
@@ -189,7 +189,7 @@ pub(crate) fn open(config: &XdpConfig) -> Result<Opened, DatapathError> {
         notes,
     };
     Ok(Opened {
-        link,
+        link: Some(link),
         map,
         epoll: if opened.len() > 1 { Some(gathered(&opened)?) } else { None },
         queues: opened,
@@ -412,13 +412,19 @@ fn bind(
 }
 
 /// A descriptor that is readable when one of the sockets is.
-fn gathered(queues: &[Queue]) -> Result<OwnedFd, DatapathError> {
+pub(crate) fn gathered(queues: &[Queue]) -> Result<OwnedFd, DatapathError> {
     let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno("epoll_create"))?;
     for queue in queues {
         let data = epoll::EventData::new_u64(u64::from(queue.number));
         epoll::add(&all, queue.socket(), data, epoll::EventFlags::IN).map_err(errno("epoll_ctl"))?;
     }
     Ok(all)
+}
+
+/// Takes a socket out of what [`gathered`] made.
+pub(crate) fn leave(all: &OwnedFd, queue: &Queue) {
+    // One that was not in it cannot be in it any more.
+    let _ = epoll::delete(all, queue.socket());
 }
 
 /// Tells the interface to let in frames for the station and for the groups in which its IPv6 addresses are asked for.

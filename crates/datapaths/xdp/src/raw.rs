@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use insane_datapath::batch::{Outcome, RxReport, TxBatch, TxFrame, TxReport};
 use insane_datapath::memory::Slot;
-use insane_datapath::raw::{self, InPlace, RawDatapath};
+use insane_datapath::raw::{self, InPlace, RawDatapath, RawSplit};
 
 use crate::XdpDatapath;
 use crate::gather::{Body, Front, Received};
@@ -49,6 +49,10 @@ impl RawDatapath for XdpDatapath {
     fn receive_in_place(&mut self, limit: usize, see: &mut dyn FnMut(&dyn InPlace) -> bool) -> RxReport {
         let goes_on = Cell::new(true);
         self.receive_while(limit, || goes_on.get(), |received| goes_on.set(see(received)))
+    }
+
+    fn split_raw(&mut self, most: usize) -> RawSplit {
+        self.split_queues(most)
     }
 
     fn take_back(&mut self, lent: &mut Vec<Slot>) {

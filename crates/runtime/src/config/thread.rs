@@ -1,4 +1,4 @@
-//! `[[network.thread]]`: polling threads beside the network's own, and which datapaths each runs.
+//! `[[network.thread]]`: polling threads beside the network's own, and which datapaths each runs. One datapath may be run by several.
 
 use super::{CORE, CORES, ConfigError, Kind, Network};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thread {
-    /// The datapaths that it runs: `udp`, or the interface, device or library of one beside that.
+    /// The datapaths that it runs: `udp`, or the interface, device or library of one beside that. The first thread that names one sends
+    /// by it; what it receives is spread over all that do, by who has sent it.
     pub datapaths: Vec<String>,
     /// The only core that it is on; -1: any that the runtime may use.
     pub core: i32,
@@ -39,9 +40,11 @@ pub(crate) fn names(network: &Network) -> impl Iterator<Item = &str> {
     std::iter::once(Kind::Udp.name()).chain(network.datapath.iter().map(super::Datapath::place))
 }
 
-/// Checks all threads: what they run is there, and nothing runs twice.
+/// The most threads that run one datapath: each holds 64 slots to receive into, and the kernel a buffer.
+const MOST: usize = 16;
+
+/// Checks all threads: what they run is there, once in each, and none has too many.
 pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
-    let mut taken = Vec::new();
     for (at, thread) in network.thread.iter().enumerate() {
         let refuse = |key: &str, value: &dyn std::fmt::Display, takes| {
             Err(ConfigError::Value { key: format!("network.thread[{at}].{key}"), value: value.to_string(), takes })
@@ -52,15 +55,29 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
         if thread.datapaths.is_empty() {
             return refuse("datapaths", &"[]", "at least one datapath: \"udp\", or one of network.datapath");
         }
-        for name in &thread.datapaths {
+        for (number, name) in thread.datapaths.iter().enumerate() {
             if !names(network).any(|known| known == name) {
                 let takes = "\"udp\", and of network.datapath what is its interface, device or, for a plug-in, library";
                 return refuse("datapaths", &format!("\"{name}\""), takes);
             }
-            if taken.contains(&name) {
-                return refuse("datapaths", &format!("\"{name}\""), "each datapath once: one thread runs it");
+            if thread.datapaths[..number].contains(name) {
+                return refuse(
+                    "datapaths",
+                    &format!("\"{name}\""),
+                    "each datapath once: another thread may name it, too",
+                );
             }
-            taken.push(name);
+            let mut others = network.thread[..at].iter().filter(|before| before.datapaths.contains(name));
+            if others.clone().count() >= MOST {
+                return refuse("datapaths", &format!("\"{name}\""), "a datapath that at most 15 threads before it run");
+            }
+            if thread.core >= 0 && others.any(|before| before.core == thread.core) {
+                return refuse(
+                    "core",
+                    &thread.core,
+                    "a core that no other thread of one of its datapaths is on, or -1 for any",
+                );
+            }
         }
     }
     Ok(())
@@ -94,6 +111,20 @@ mod tests {
     }
 
     #[test]
+    fn one_datapath_may_have_several_threads_up_to_a_number() {
+        let thread = "[[network.thread]]\ndatapaths = [\"eth0\", \"udp\"]\n";
+        let config = parse(&thread.repeat(MOST)).unwrap();
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+        assert_eq!(config.network.unwrap().thread.len(), MOST);
+        let other = thread.repeat(MOST) + "[[network.thread]]\ndatapaths = [\"net_null0\"]\n";
+        assert!(parse(&other).is_ok(), "of another one there are fewer");
+        let error = parse(&thread.repeat(MOST + 1)).unwrap_err();
+        let expected =
+            "network.thread[16].datapaths = \"eth0\": it takes a datapath that at most 15 threads before it run";
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
     fn what_is_not_there_or_runs_twice_is_refused_by_key() {
         for (bad, key) in [
             ("", "network.thread[0].datapaths = []: it takes at least one"),
@@ -101,8 +132,16 @@ mod tests {
             ("datapaths = [\"xdp\"]", "network.thread[0].datapaths = \"xdp\""),
             ("datapaths = [\"udp\", \"udp\"]", "network.thread[0].datapaths = \"udp\": it takes each datapath once"),
             (
-                "datapaths = [\"udp\"]\n[[network.thread]]\ndatapaths = [\"eth0\", \"udp\"]",
-                "network.thread[1].datapaths = \"udp\": it takes each datapath once",
+                "datapaths = [\"udp\"]\n[[network.thread]]\ndatapaths = [\"eth0\", \"udp\", \"eth0\"]",
+                "network.thread[1].datapaths = \"eth0\": it takes each datapath once",
+            ),
+            (
+                "datapaths = [\"udp\"]\n[[network.thread]]\ndatapaths = [\"udp\"]\ncore = -2",
+                "network.thread[1].core = -2: it takes the number of a core",
+            ),
+            (
+                "datapaths = [\"udp\"]\ncore = 1\n[[network.thread]]\ndatapaths = [\"eth0\", \"udp\"]\ncore = 1",
+                "network.thread[1].core = 1: it takes a core that no other thread of one of its datapaths is on",
             ),
             ("datapaths = [\"udp\"]\ncore = 1024", "network.thread[0].core = 1024: it takes the number of a core"),
             ("datapaths = [\"udp\"]\nwait = \"never\"", "never"),

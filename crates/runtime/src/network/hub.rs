@@ -486,7 +486,7 @@ impl Hub {
                 continue;
             }
             let report = self.receive_by(port, now);
-            if self.ports[port].on_thread {
+            if self.ports[port].threads.is_some() {
                 self.note_refused_later(port, now);
             }
             self.ports[port].looks.note(now, report.frames);
@@ -714,7 +714,7 @@ impl Hub {
             let sources = Sources { underway: &self.underway, domains: &self.domains };
             let report = self.ports[port].transmit(&sources);
             // A thread that is behind with all it was given wakes this one, as TCP does that had no room: they may need the core for that.
-            let wakes = self.ports[port].on_thread || self.ports[port].via().tcp;
+            let wakes = self.ports[port].threads.is_some() || self.ports[port].via().tcp;
             busy |= !wakes || report.sent + report.refused > 0;
             if report.sent > 0 && self.ports[port].polled {
                 self.polled_at = Some(now);

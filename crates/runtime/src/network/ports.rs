@@ -12,7 +12,7 @@ use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxRepor
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
 use insane_datapath::tap::{Control, Running, Tap};
-use insane_datapath::thread::{OnThread, PollingThread};
+use insane_datapath::thread::{OnThread, PollingThread, Spread};
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Foreign, Stats};
 use insane_datapath_dpdk::{Dpdk, DpdkConfig};
 use insane_datapath_plugin::{Plugin, PluginDatapath};
@@ -43,12 +43,20 @@ fn put_over(over: &Over, kind: Kind, datapath: Box<dyn Datapath>) -> Box<dyn Dat
     (over.lock().unwrap_or_else(PoisonError::into_inner))(kind, datapath)
 }
 
-/// Puts a datapath on the thread that runs it, if that is not the network's own.
-fn put_on(thread: Option<&PollingThread>, datapath: Box<dyn Datapath>) -> Result<Box<dyn Datapath>, DatapathError> {
-    let Some(thread) = thread else { return Ok(datapath) };
-    let on =
-        OnThread::new(thread, datapath).map_err(|source| DatapathError::System { call: "a polling thread", source })?;
-    Ok(Box::new(on))
+/// Puts a datapath on the threads that run it, if that is not the network's own.
+fn put_on(
+    threads: &[PollingThread],
+    datapath: Box<dyn Datapath>,
+) -> Result<(Box<dyn Datapath>, Option<Spread>), DatapathError> {
+    let [first, further @ ..] = threads else { return Ok((datapath, None)) };
+    let on = OnThread::spread(first, further, datapath)
+        .map_err(|source| DatapathError::System { call: "a polling thread", source })?;
+    let spread = on.threads();
+    if let Some(why) = spread.short() {
+        let (has, wanted) = (spread.received().len(), spread.wanted());
+        tracing::warn!(datapath = on.capabilities().technology, has, wanted, why, "fewer threads than were named");
+    }
+    Ok((Box::new(on), Some(spread)))
 }
 
 /// A datapath on which nothing came for so long is quiet.
@@ -125,8 +133,8 @@ pub(crate) struct Port {
     /// It could wake nobody when that was last asked of it.
     pub(crate) polled: bool,
     pub(crate) looks: Looks,
-    /// A thread of its own runs it, or one that it shares with others.
-    pub(crate) on_thread: bool,
+    /// What polling threads do for it, if it is on any.
+    pub(crate) threads: Option<Spread>,
 }
 
 /// Frames of a batch whose payload lies elsewhere.
@@ -220,6 +228,8 @@ pub(crate) struct State {
     pub(crate) is: Result<String, String>,
     /// By which it is captured while it is open.
     pub(crate) tap: Option<Control>,
+    /// What polling threads do for it while it is open, if it is on any.
+    pub(crate) threads: Option<Spread>,
     /// How often it was lost while it was open, and how often it could not be opened since it last was.
     pub(crate) losses: u64,
     pub(crate) tries: u64,
@@ -250,8 +260,18 @@ impl std::fmt::Display for State {
 impl State {
     /// For a report, with the capture that is on.
     pub(crate) fn report(&self) -> Value {
+        let threads = self.threads.as_ref().map(|is| (is.wanted(), is.received(), is.short()));
+        let by = match &threads {
+            Some((wanted, received, Some(why))) => {
+                format!("; received by {} of {wanted} threads: {why}", received.len())
+            }
+            Some((_, received, None)) if received.len() > 1 => format!("; received by {} threads", received.len()),
+            _ => String::new(),
+        };
+        let threads =
+            threads.map(|(wanted, received, short)| json!({"wanted": wanted, "received": received, "short": short}));
         let (state, text) = match (&self.is, self.tries) {
-            (Ok(text), _) => ("open", text.clone()),
+            (Ok(text), _) => ("open", format!("{text}{by}")),
             (Err(text), 0) => ("absent", text.clone()),
             (Err(text), 1) => ("absent", format!("{text} (tried once, and it will be again)")),
             (Err(text), tries) => ("absent", format!("{text} (tried {tries} times, and it will be again)")),
@@ -263,6 +283,7 @@ impl State {
         json!({
             "kind": self.via.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
             "reason": self.is.as_ref().err(), "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
+            "threads": threads,
         })
     }
 }
@@ -286,7 +307,7 @@ impl Port {
         let (tx, apart) = (TxBatch::default(), Vec::new());
         let (loans, copies) = (Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        let (absent, interface, most_lent, lender, polled, on_thread) = (None, None, 0, 0, false, false);
+        let (absent, interface, most_lent, lender, polled, threads) = (None, None, 0, 0, false, None);
         Self {
             kind,
             over: None,
@@ -306,7 +327,7 @@ impl Port {
             copies,
             polled,
             looks,
-            on_thread,
+            threads,
         }
     }
 
@@ -345,7 +366,7 @@ impl Port {
     /// together first, by a thread of its own, which is given frames to keep, or what reads on after it has returned.
     pub(crate) fn copies_up_to(&self, frame_limit: usize) -> u32 {
         let foreign = self.datapath.capabilities().foreign;
-        let kept = self.on_thread || foreign == Foreign::InPlace;
+        let kept = self.threads.is_some() || foreign == Foreign::InPlace;
         if self.kind == Kind::Udp || self.over.is_some() || kept {
             return u32::MAX;
         }
@@ -529,8 +550,8 @@ pub(crate) struct Opening {
     pub(crate) tcp: Option<usize>,
     pub(crate) one_domain: bool,
     pub(crate) over: Over,
-    /// The thread that runs it, unless that is the network's own.
-    pub(crate) thread: Option<PollingThread>,
+    /// The threads that run it, unless that is the network's own.
+    pub(crate) threads: Vec<PollingThread>,
 }
 
 impl Opening {
@@ -551,10 +572,9 @@ impl Opening {
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
     pub(crate) fn open(&self) -> Result<(Vec<(usize, Port)>, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over, thread, .. } = self;
-        let thread = thread.as_ref();
+        let Self { settings: one, at, one_domain, over, threads, .. } = self;
         // A thread in between lends nothing.
-        let may_lend = *one_domain && thread.is_none();
+        let may_lend = *one_domain && threads.is_empty();
         // Asked for first: if it is made again meanwhile, that is found.
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
@@ -564,16 +584,18 @@ impl Opening {
             _ => xdp(one, may_lend)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
-        let port = |datapath, tap| {
-            let mut port = Port::tapped(one.kind, put_on(thread, put_over(over, one.kind, datapath))?, tap);
-            port.on_thread = thread.is_some();
+        let port = |datapath, tap, threads: &[PollingThread]| {
+            let (datapath, spread) = put_on(threads, put_over(over, one.kind, datapath))?;
+            let mut port = Port::tapped(one.kind, datapath, tap);
+            port.threads = spread;
             Ok(port)
         };
         // A thread looks at the one that was made first before the other, as the network's own does: what comes is mostly for that.
-        let mut datagrams = port(datagrams, tap.clone())?;
+        let mut datagrams = port(datagrams, tap.clone(), threads)?;
+        let first = threads.get(..1).unwrap_or(&[]);
         let tcp = streams
             .zip(self.tcp)
-            .map(|(streams, number)| port(streams, tap).map(|port: Port| (number, port.over(Some(*at + 1)))));
+            .map(|(streams, number)| port(streams, tap, first).map(|port: Port| (number, port.over(Some(*at + 1)))));
         let tcp = tcp.transpose()?;
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
         datagrams.may_lend = if one.lend && may_lend { datagrams.may_lend } else { 0 };
@@ -603,11 +625,13 @@ pub(crate) fn open(
     let home = udp(settings)?;
     let address = home.address().map(|address| address.to_string()).unwrap_or_default();
     let tap = Tap::new(put_over(over, Kind::Udp, Box::new(home)));
-    let (control, thread) = (tap.control(), threads.of(Kind::Udp.name()));
-    let mut home = Port::tapped(Kind::Udp, put_on(thread, Box::new(tap))?, control);
-    home.on_thread = thread.is_some();
+    let control = tap.control();
+    let (home, spread) = put_on(&threads.of(Kind::Udp.name()), Box::new(tap))?;
+    let mut home = Port::tapped(Kind::Udp, home, control);
+    home.threads = spread.clone();
     let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
-    let state = State { via: Via::of(Kind::Udp), interface, address, is, tap, losses: 0, tries: 0, lost: None };
+    let via = Via::of(Kind::Udp);
+    let state = State { via, interface, address, is, tap, threads: spread, losses: 0, tries: 0, lost: None };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
     // Those for TCP come after all others.
     let mut next = HOME + 1 + settings.datapath.len();
@@ -615,8 +639,8 @@ pub(crate) fn open(
     for (at, one) in settings.datapath.iter().enumerate() {
         let tcp = one.tcp.then_some(next);
         next += usize::from(one.tcp);
-        let thread = threads.of(one.place()).cloned();
-        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone(), thread };
+        let threads = threads.of(one.place());
+        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone(), threads };
         let (ports, is) = match opening.open() {
             Ok((ports, chosen)) => (ports, Ok(chosen)),
             Err(e) => {
@@ -630,7 +654,8 @@ pub(crate) fn open(
             let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
             // What goes over TCP is captured with the datagrams, as both leave: once.
             let tap = tap.filter(|_| !via.tcp);
-            let state = State { via, interface, address, is: is.clone(), tap, losses: 0, tries, lost: None };
+            let (is, threads) = (is.clone(), port.threads.clone());
+            let state = State { via, interface, address, is, tap, threads, losses: 0, tries, lost: None };
             if via.tcp {
                 with_tcp.push((port, state));
             } else {
@@ -669,6 +694,40 @@ mod tests {
     fn the_device_is_polled_if_that_is_configured_and_not_otherwise() {
         let of = |busy_poll_us| udp_config(&config::Network { busy_poll_us, ..config::Network::default() }).busy_poll;
         assert_eq!((of(0), of(50)), (None, Some(Duration::from_micros(50))));
+    }
+
+    /// The report on a datapath of a hub that so many threads run, and what `doctor` makes of it.
+    fn run_by(count: usize) -> (Value, Value) {
+        use insane_datapath::loopback;
+        use insane_datapath::thread::{Settings, Waiting};
+        let settings = || Settings { name: "polls".into(), core: None, waiting: Waiting::Sleep };
+        let threads: Vec<_> = (0..count).map(|_| PollingThread::start(settings()).unwrap()).collect();
+        let mut inner = loopback::Hub::default().port(1);
+        inner.open().unwrap();
+        let (_datapath, threads) = put_on(&threads, Box::new(inner)).unwrap();
+        let (via, is) = (Via::of(Kind::Udp), Ok("as was chosen".into()));
+        let (interface, address) = (String::new(), String::new());
+        let state = State { via, interface, address, is, tap: None, threads, losses: 0, tries: 0, lost: None };
+        let (report, core) = (state.report(), crate::core::Core::new(config::Config::default(), "here".into()));
+        let doctor = crate::doctor::report(&core, 0, std::slice::from_ref(&report), &[]);
+        let check = doctor["checks"].as_array().unwrap().iter().find(|check| check["check"] == "datapath").unwrap();
+        (report, check.clone())
+    }
+
+    #[test]
+    fn a_datapath_with_fewer_threads_than_were_named_says_so_in_status_and_doctor() {
+        let (report, check) = run_by(3);
+        let why = "loopback is received by one thread";
+        assert_eq!(report["text"], format!("as was chosen; received by 1 of 3 threads: {why}"));
+        assert_eq!(report["threads"], json!({"wanted": 3, "received": [0], "short": why}));
+        assert_eq!(check["state"], "warn");
+        assert!(check["text"].as_str().unwrap().contains(why), "{check}");
+        assert!(check["hint"].as_str().unwrap().contains("network.thread"), "{check}");
+        for (count, threads) in [(0, Value::Null), (1, json!({"wanted": 1, "received": [0], "short": null}))] {
+            let (report, check) = run_by(count);
+            assert_eq!((&report["text"], &report["threads"]), (&"as was chosen".into(), &threads));
+            assert_eq!((&check["state"], &check["hint"]), (&"ok".into(), &"".into()));
+        }
     }
 
     #[test]

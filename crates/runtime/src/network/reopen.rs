@@ -198,6 +198,7 @@ impl Hub {
         note(&self.states, number, |state| {
             state.losses += 1;
             (state.is, state.tap, state.tries, state.lost) = (Err(why.clone()), None, 0, Some(why.clone()));
+            state.threads = None;
         });
         let mut port = std::mem::replace(&mut self.ports[number], Port::absent(kind, why).over(over));
         self.domains.iter_mut().for_each(|domain| domain.borrow_no_more(port.lender));
@@ -272,6 +273,7 @@ impl Hub {
             note(&self.states, number, |state| {
                 let tap = (!port.via().tcp).then(|| port.tap.clone());
                 (state.is, state.tap, state.tries) = (Ok(chosen.to_owned()), tap, 0);
+                state.threads = port.threads.clone();
             });
             self.ports[number] = port;
             self.lend_out(number);

@@ -76,13 +76,14 @@ impl Threads {
         Ok((all, reported))
     }
 
-    /// The one that runs a datapath; `None` for the network's own.
-    pub(crate) fn of(&self, datapath: &str) -> Option<&PollingThread> {
-        self.0.iter().find(|(names, _)| names.iter().any(|name| name == datapath)).map(|(_, thread)| thread)
+    /// Those that run a datapath, in the configuration's order; none for the network's own.
+    pub(crate) fn of(&self, datapath: &str) -> Vec<PollingThread> {
+        let runs = |names: &Vec<String>| names.iter().any(|name| name == datapath);
+        self.0.iter().filter(|(names, _)| runs(names)).map(|(_, thread)| thread.clone()).collect()
     }
 
     /// The datapaths that the network's own thread runs.
     pub(crate) fn rest(&self, settings: &config::Network) -> Vec<String> {
-        names(settings).filter(|name| self.of(name).is_none()).map(str::to_owned).collect()
+        names(settings).filter(|name| self.of(name).is_empty()).map(str::to_owned).collect()
     }
 }
