@@ -24,6 +24,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod config;
 mod connections;
 mod outbox;
