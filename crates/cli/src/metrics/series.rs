@@ -267,7 +267,11 @@ impl Metrics {
             for channel in crate::look::list(stream, "channels") {
                 let labels: Labels = labels.iter().cloned().chain([("channel", channel_name(channel))]).collect();
                 for (key, name, help) in [
-                    ("sources", "channel_sources", "Sources that sessions of this host have"),
+                    (
+                        "sources",
+                        "channel_sources",
+                        "Sources that are known here: this host's, and those of other hosts that have sinks here",
+                    ),
                     ("sinks", "channel_sinks", "Sinks that sources of this host may have, observers too"),
                 ] {
                     self.add(gauge("", name, help), labels.clone(), crate::look::list(channel, key).len() as u64);
@@ -313,7 +317,10 @@ impl Metrics {
                 let mut labels = words(session, &[("domain", "domain")]);
                 labels.extend([("stream", stream), ("channel", channel)]);
                 labels.extend(words(session, &[("session", "session"), ("app", "app")]));
+                // A flow that comes back counts in another cell, and the one that has ended is used again: a sum of both would fall then.
+                let place = number(&cell["cell"]).map_or_else(String::new, |n| n.to_string());
                 labels.extend(words(cell, &[("end", "end"), ("source", "source"), ("sink", "sink")]));
+                labels.push(("cell", place));
                 self.rows(CELL, cell, &labels);
             }
         }
@@ -344,9 +351,9 @@ impl Metrics {
         &mut self.families[at]
     }
 
-    /// Leaves out what is beyond so many series, and says how many.
+    /// Leaves out what is beyond so many series, at least one, and says how many: in the last of them.
     fn keep(&mut self, most: usize) {
-        let mut room = most;
+        let mut room = most.saturating_sub(1);
         for family in &mut self.families {
             let excess = family.series.len().saturating_sub(room);
             for _ in 0..excess {
