@@ -36,7 +36,7 @@ mod shared;
 
 pub use config::{DatagramConfig, station_of};
 pub use connections::{MAX_RECORD, StreamStats};
-pub use shared::{SharedDatagrams, Streams, with_streams};
+pub use shared::{SharedDatagrams, StreamCounts, Streams, with_streams};
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

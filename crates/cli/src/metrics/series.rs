@@ -95,6 +95,29 @@ const PORT: &[Row] = &[
     count("/refused_frames", "datapath_refused_frames", "Frames that the network below refused"),
     count("/placed", "datapath_placed_frames", "Frames received straight into their message"),
     count("/busy", "datapath_busy", "How often the network below had no room"),
+    count("/connections/opened", "datapath_opened_connections", "TCP connections that this host opened"),
+    count("/connections/accepted", "datapath_accepted_connections", "TCP connections that other hosts opened"),
+    count(
+        "/connections/ended",
+        "datapath_ended_connections",
+        "TCP connections that the other host or the network ended",
+    ),
+    count(
+        "/connections/evicted",
+        "datapath_evicted_connections",
+        "TCP connections ended here to make room for another one",
+    ),
+    count(
+        "/connections/replaced",
+        "datapath_replaced_connections",
+        "TCP connections ended here as their host has opened another one",
+    ),
+    count(
+        "/connections/hostile",
+        "datapath_hostile_connections",
+        "TCP connections ended here as no host speaks like that",
+    ),
+    count("/connections/stalled", "datapath_stalled_frames", "Frames refused as their host took nothing over TCP"),
     gauge("/lent", "datapath_lent_slots", "Slots of the datapath's memory that sinks hold"),
 ];
 

@@ -3,11 +3,12 @@
 
 use crate::config::{self, Kind, Mode, Via};
 use crate::network::control::Sources;
+use crate::network::discovery::MAX_HOSTS;
 use crate::network::hub::HANDFUL;
 use crate::network::lanes::HOME;
 use crate::network::scatter::Loans;
 use crate::network::threads::Threads;
-use insane_datagrams::{DatagramConfig, Datagrams, with_streams};
+use insane_datagrams::{DatagramConfig, Datagrams, StreamCounts, with_streams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
@@ -127,6 +128,8 @@ pub(crate) struct Port {
     pub(crate) looks: Looks,
     /// A thread of its own runs it, or one that it shares with others.
     pub(crate) on_thread: bool,
+    /// Of the TCP of a device: what became of its connections.
+    connections: Option<StreamCounts>,
 }
 
 /// Frames of a batch whose payload lies elsewhere.
@@ -286,7 +289,8 @@ impl Port {
         let (tx, apart) = (TxBatch::default(), Vec::new());
         let (loans, copies) = (Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        let (absent, interface, most_lent, lender, polled, on_thread) = (None, None, 0, 0, false, false);
+        let (absent, interface, most_lent, lender, polled, on_thread, connections) =
+            (None, None, 0, 0, false, false, None);
         Self {
             kind,
             over: None,
@@ -307,6 +311,7 @@ impl Port {
             polled,
             looks,
             on_thread,
+            connections,
         }
     }
 
@@ -353,6 +358,17 @@ impl Port {
         u32::try_from(frame_limit / 2).map_or(u32::MAX, |half| half.max(LEAST_APART))
     }
 
+    /// What became of its connections, for a report, if it is the TCP of a device.
+    pub(crate) fn connections(&self) -> Option<Value> {
+        self.connections.as_ref().map(|counts| {
+            let is = counts();
+            json!({
+                "opened": is.opened, "accepted": is.accepted, "ended": is.ended, "evicted": is.evicted, "replaced": is.replaced,
+                "hostile": is.hostile, "stalled": is.stalled,
+            })
+        })
+    }
+
     /// As the TCP of a device, if there is the number of its port.
     pub(crate) fn over(self, over: Option<usize>) -> Self {
         Self { over, ..self }
@@ -390,7 +406,7 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
 /// What was opened: the datapath, its TCP if that was asked for, by what both are captured, and what was chosen.
 struct Opened {
     datagrams: Box<dyn Datapath>,
-    streams: Option<Box<dyn Datapath>>,
+    streams: Option<(Box<dyn Datapath>, StreamCounts)>,
     tap: Control,
     chosen: String,
 }
@@ -399,18 +415,19 @@ struct Opened {
 fn with_engine<R: RawDatapath + 'static>(
     raw: R,
     settings: &config::Datapath,
-    address: Prefix,
+    (address, peers): (Prefix, usize),
     chosen: impl FnOnce(&R) -> String,
 ) -> Result<Opened, DatapathError> {
     let gateway = settings.gateway.parse().ok();
     let config = DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() };
     let (raw, ask) = (Tap::new(raw), |raw: &Tap<R>| (chosen(raw.inner()), raw.control()));
-    let (datagrams, streams, (mut chosen, tap)): (Box<dyn Datapath>, Option<Box<dyn Datapath>>, _) = if settings.tcp {
-        let (mut datagrams, mut streams) = with_streams(raw, config);
+    let (datagrams, streams, (mut chosen, tap)): (Box<dyn Datapath>, _, _) = if settings.tcp {
+        let (mut datagrams, mut streams) = with_streams(raw, config, peers);
         datagrams.open()?;
         streams.open()?;
         let asked = datagrams.with_raw(ask);
-        (Box::new(datagrams), Some(Box::new(streams)), asked)
+        let counts = streams.counts();
+        (Box::new(datagrams), Some((Box::new(streams) as Box<dyn Datapath>, counts)), asked)
     } else {
         let mut datagrams = Datagrams::new(raw, config);
         datagrams.open()?;
@@ -422,7 +439,7 @@ fn with_engine<R: RawDatapath + 'static>(
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathError> {
+fn xdp(settings: &config::Datapath, peers: usize, may_lend: bool) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -449,7 +466,7 @@ fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathEr
         vlan: settings.tag().map_or(Vlan::Untagged, Vlan::Tagged),
     };
     let chosen = |xdp: &XdpDatapath| xdp.chosen().map(ToString::to_string).unwrap_or_default();
-    with_engine(XdpDatapath::new(xdp), settings, address, chosen)
+    with_engine(XdpDatapath::new(xdp), settings, (address, peers), chosen)
 }
 
 /// Finds DPDK's object: what the configuration names, or the first of the usual places that has one.
@@ -478,7 +495,7 @@ fn on_interface(at: usize, interface: &str) -> String {
 /// interface that it is on, as it was before.
 fn dpdk(
     settings: &config::Datapath,
-    at: usize,
+    (at, peers): (usize, usize),
     may_lend: bool,
     on: Option<&Interface>,
 ) -> Result<Opened, DatapathError> {
@@ -503,17 +520,17 @@ fn dpdk(
         mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
-    with_engine(raw, settings, address, PluginDatapath::describe)
+    with_engine(raw, settings, (address, peers), PluginDatapath::describe)
 }
 
 /// Opens a port of somebody's plug-in, and says what that chose.
-fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
+fn plugin(settings: &config::Datapath, peers: usize) -> Result<Opened, DatapathError> {
     let unavailable = |reason: String| DatapathError::Unavailable { technology: "plugin", reason };
     let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
     let plugin = Plugin::load(&settings.library).map_err(|e| unavailable(e.to_string()))?;
     let options: Vec<(&str, &str)> =
         settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    with_engine(plugin.port(&options)?, settings, address, |port| match port.describe().as_str() {
+    with_engine(plugin.port(&options)?, settings, (address, peers), |port| match port.describe().as_str() {
         "" => plugin.name().to_owned(),
         said => format!("{}: {said}", plugin.name()),
     })
@@ -528,6 +545,8 @@ pub(crate) struct Opening {
     /// The number of the port for its TCP, if it has that.
     pub(crate) tcp: Option<usize>,
     pub(crate) one_domain: bool,
+    /// How many other hosts there may be.
+    pub(crate) peers: usize,
     pub(crate) over: Over,
     /// The thread that runs it, unless that is the network's own.
     pub(crate) thread: Option<PollingThread>,
@@ -551,7 +570,7 @@ impl Opening {
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
     pub(crate) fn open(&self) -> Result<(Vec<(usize, Port)>, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over, thread, .. } = self;
+        let Self { settings: one, at, one_domain, peers, over, thread, .. } = self;
         let thread = thread.as_ref();
         // A thread in between lends nothing.
         let may_lend = *one_domain && thread.is_none();
@@ -559,9 +578,9 @@ impl Opening {
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
         let Opened { datagrams, streams, tap, chosen } = match one.kind {
-            Kind::Dpdk => dpdk(one, *at, may_lend, on.as_ref())?,
-            Kind::Plugin => plugin(one)?,
-            _ => xdp(one, may_lend)?,
+            Kind::Dpdk => dpdk(one, (*at, *peers), may_lend, on.as_ref())?,
+            Kind::Plugin => plugin(one, *peers)?,
+            _ => xdp(one, *peers, may_lend)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
         let port = |datapath, tap| {
@@ -571,9 +590,10 @@ impl Opening {
         };
         // A thread looks at the one that was made first before the other, as the network's own does: what comes is mostly for that.
         let mut datagrams = port(datagrams, tap.clone())?;
-        let tcp = streams
-            .zip(self.tcp)
-            .map(|(streams, number)| port(streams, tap).map(|port: Port| (number, port.over(Some(*at + 1)))));
+        let tcp = streams.zip(self.tcp).map(|((streams, counts), number)| {
+            let port: Port = port(streams, tap)?;
+            Ok((number, Port { connections: Some(counts), ..port.over(Some(*at + 1)) }))
+        });
         let tcp = tcp.transpose()?;
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
         datagrams.may_lend = if one.lend && may_lend { datagrams.may_lend } else { 0 };
@@ -612,11 +632,14 @@ pub(crate) fn open(
     // Those for TCP come after all others.
     let mut next = HOME + 1 + settings.datapath.len();
     let mut with_tcp = Vec::new();
+    // Those that the directory finds are hosts beside the configured ones.
+    let peers = settings.peers.len() + settings.directory.as_ref().map_or(0, |_| MAX_HOSTS);
     for (at, one) in settings.datapath.iter().enumerate() {
         let tcp = one.tcp.then_some(next);
         next += usize::from(one.tcp);
         let thread = threads.of(one.place()).cloned();
-        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone(), thread };
+        let (settings, over) = (one.clone(), over.clone());
+        let opening = Opening { settings, at, tcp, one_domain, peers, over, thread };
         let (ports, is) = match opening.open() {
             Ok((ports, chosen)) => (ports, Ok(chosen)),
             Err(e) => {
