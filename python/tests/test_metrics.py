@@ -138,7 +138,7 @@ def test_metrics_for_the_textfile_collector_are_in_the_older_format(
     assert "\n# TYPE insane_opened_sessions_total counter\n" in file.read_text()
     # That reader knows no info.
     assert "\n# TYPE insane_runtime_info gauge\n" in f"\n{file.read_text()}"
-    assert sum(len(values) for values in found.values()) == 21
+    assert sum(len(values) for values in found.values()) == 20
     assert one(found, "insane_left_out_series") > 50
 
 

@@ -30,8 +30,11 @@ const LENGTH: usize = 4;
 /// How a connection begins, before the port's two bytes: a name and a version.
 const PREFACE: [u8; 6] = *b"INSA\x01\x00";
 
-/// The most connections that are used. One more takes the place of that which was idle for longest.
-const MOST: usize = 64;
+/// The most connections that are used, for so many peers: two for each, as both ends may open one at once, no fewer than 64 and no more
+/// than 1024. One more takes the place of that which was idle for longest.
+pub(crate) fn most(peers: usize) -> usize {
+    peers.saturating_mul(2).clamp(64, 1024)
+}
 
 /// The most connections from one address: a host needs one, and a second while it does not know yet that the first has ended.
 const MOST_FROM_ONE: usize = 4;
@@ -52,10 +55,10 @@ const STALL: u64 = 500_000_000;
 /// From one attempt to reach a peer to the next, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
-/// The engine's TCP for connections as they are here. A peer that is gone is known to be within five seconds.
-pub(crate) fn tcp() -> TcpConfig {
+/// The engine's TCP for so many connections as they are here. A peer that is gone is known to be within five seconds.
+pub(crate) fn tcp(most: usize) -> TcpConfig {
     let (receive_bytes, send_bytes) = (BUFFER, BUFFER);
-    let connections = MOST + READY + LEAVING;
+    let connections = most + READY + LEAVING;
     TcpConfig { connections, receive_bytes, send_bytes, patience_ns: 5_000_000_000, ..TcpConfig::default() }
 }
 
@@ -179,6 +182,7 @@ enum End {
 pub(crate) struct Connections {
     own: SocketAddr,
     listener: Listener,
+    most: usize,
     all: Vec<Carrier>,
     /// Those that were reset: given back after the engine has told their peers.
     reset: Vec<Connection>,
@@ -194,11 +198,11 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Listens at an address.
-    pub(crate) fn new(engine: &mut Engine, own: SocketAddr) -> Result<Self, TcpError> {
+    /// Listens at an address; up to `most` connections are used.
+    pub(crate) fn new(engine: &mut Engine, own: SocketAddr, most: usize) -> Result<Self, TcpError> {
         let listener = engine.tcp_listen(Some(own.ip()), own.port(), READY)?;
         let (all, reset, pauses, absent, scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { own, listener, all, reset, pauses, absent, turn: 0, scratch, stats: StreamStats::default() })
+        Ok(Self { own, listener, most, all, reset, pauses, absent, turn: 0, scratch, stats: StreamStats::default() })
     }
 
     /// Ends all of them, and says so.
@@ -221,13 +225,13 @@ impl Connections {
         }
         if let Some(peer) = ended.peer.filter(|_| ended.own) {
             self.pauses.retain(|(other, _)| *other != peer);
-            if self.pauses.len() >= MOST {
+            if self.pauses.len() >= self.most {
                 self.pauses.remove(0);
             }
             self.pauses.push((peer, ended.born.saturating_add(PAUSE)));
             if !ended.greeted {
                 self.absent.retain(|other| *other != peer);
-                if self.absent.len() >= MOST {
+                if self.absent.len() >= self.most {
                     self.absent.remove(0);
                 }
                 self.absent.push(peer);
@@ -249,7 +253,7 @@ impl Connections {
         let alike = |one: &&Carrier| !one.own && Some(one.at) == from;
         let victim = if self.all.iter().filter(alike).count() >= MOST_FROM_ONE {
             idle(&self.all, from)
-        } else if self.all.len() >= MOST {
+        } else if self.all.len() >= self.most {
             idle(&self.all, None)
         } else {
             return;

@@ -27,6 +27,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod config;
 mod connections;
 mod outbox;
@@ -37,7 +40,7 @@ mod strays;
 
 pub use config::{DatagramConfig, station_of};
 pub use connections::{MAX_RECORD, StreamStats};
-pub use shared::{SharedDatagrams, Streams, with_streams};
+pub use shared::{SharedDatagrams, StreamCounts, Streams, with_streams};
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

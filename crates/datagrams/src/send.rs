@@ -143,8 +143,8 @@ impl<R: RawDatapath> Datagrams<R> {
             self.stats.sent_bytes += frame.len() as u64;
         }
         if let Some(opened) = &mut self.opened {
-            // A question may have been put, which is to be repeated.
-            opened.due = opened.engine.due(now).unwrap_or(u64::MAX);
+            // A question may have been put, which is to be repeated. What TCP could not say for want of room is due all the same.
+            opened.due = opened.due.min(opened.engine.due(now).unwrap_or(u64::MAX));
             opened.outbox.flush(&mut self.raw);
         }
         report
@@ -159,5 +159,33 @@ impl Opened {
             // TCP may have more to say, of which its own clock knows nothing.
             self.due = now;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::common::cable;
+    use crate::{DatagramConfig, Datagrams};
+    use insane_datapath::batch::TxBatch;
+    use insane_datapath::{Address, Datapath};
+    use insane_netstack::Emit;
+
+    /// Segments that found no room are known to no clock of TCP's: only that it is asked again at once brings them out.
+    #[test]
+    fn a_datagram_does_not_make_tcp_wait_that_had_no_room_for_all() {
+        let [wire, _other_end] = cable();
+        let address = "10.0.0.1/24".parse().unwrap();
+        let mut datagrams = Datagrams::new(wire, DatagramConfig { address, port: 7400, gateway: None, vlan: None });
+        datagrams.open().unwrap();
+        let opened = datagrams.opened.as_mut().unwrap();
+        while opened.outbox.room() > 0 {
+            assert!(opened.outbox.emit(0, &[&[2; 60]]));
+        }
+        opened.due = 0;
+        let mut tx = TxBatch::default();
+        tx.frame(Address::Ip("10.0.0.2:7400".parse().unwrap()), b"it goes between", 0);
+        assert_eq!(datagrams.transmit(&mut tx).sent, 1);
+        let (due, now) = (datagrams.opened.as_ref().unwrap().due, datagrams.now());
+        assert!(due <= now, "it waits for {} ns", due - now);
     }
 }

@@ -9,7 +9,7 @@ use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, For
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::connections::{Connections, HOLDS, MAX_RECORD, StreamStats, Went, tcp};
+use crate::connections::{Connections, HOLDS, MAX_RECORD, StreamStats, Went, most, tcp};
 use crate::{DatagramConfig, Datagrams, Opened};
 
 /// How often [`Streams::arm`] looks for what came while it was at it, before it says that there is something.
@@ -23,6 +23,10 @@ struct Device<R> {
     wanted: bool,
     /// There while frames over TCP are wanted.
     connections: Option<Connections>,
+    /// The most that there may be.
+    most: usize,
+    /// What they had counted when they were closed.
+    counted: StreamStats,
     /// The device was looked at for what has come since frames over TCP were last asked for.
     looked: bool,
     /// Something may be there to be received over TCP that no segment announces any more.
@@ -75,9 +79,13 @@ impl<R: RawDatapath> Device<R> {
         let (Some(Address::Ip(own)), Some(opened)) = (own, &mut self.datagrams.opened) else {
             return Err("it has no address".into());
         };
-        let connections = Connections::new(&mut opened.engine, own).map_err(|e| e.to_string())?;
+        let connections = Connections::new(&mut opened.engine, own, self.most).map_err(|e| e.to_string())?;
         self.connections = Some(connections);
         Ok(())
+    }
+
+    fn stream_stats(&self) -> StreamStats {
+        self.connections.as_ref().map_or(self.counted, |connections| connections.stats)
     }
 }
 
@@ -93,12 +101,15 @@ fn lock<R>(device: &Both<R>) -> MutexGuard<'_, Device<R>> {
 ///
 /// The two may be used by different threads, one of which then waits while the other is at it; meant is one thread that asks both, as
 /// what comes for one may wait until the other is asked.
-pub fn with_streams<R: RawDatapath>(raw: R, config: DatagramConfig) -> (SharedDatagrams<R>, Streams<R>) {
-    let datagrams = Datagrams { tcp: Some(tcp()), ..Datagrams::new(raw, config) };
-    let (wanted, connections, looked, unread) = (false, None, false, false);
-    let device = Arc::new(Mutex::new(Device { datagrams, wanted, connections, looked, unread }));
+///
+/// There are connections for so many `peers`, up to 512, and for 32 if they are fewer; each takes 512 KiB while it is there.
+pub fn with_streams<R: RawDatapath>(raw: R, config: DatagramConfig, peers: usize) -> (SharedDatagrams<R>, Streams<R>) {
+    let most = most(peers);
+    let datagrams = Datagrams { tcp: Some(tcp(most)), ..Datagrams::new(raw, config) };
+    let (wanted, connections, looked, unread, counted) = (false, None, false, false, StreamStats::default());
+    let device = Arc::new(Mutex::new(Device { datagrams, wanted, connections, most, counted, looked, unread }));
     let datagrams = SharedDatagrams { device: Arc::clone(&device), wake: None, lends: Vec::new() };
-    let streams = Streams { device, wake: None, stats: Stats::default(), counted: StreamStats::default() };
+    let streams = Streams { device, wake: None, stats: Stats::default() };
     (datagrams, streams)
 }
 
@@ -273,22 +284,33 @@ impl Wake {
 /// nothing: then they are unreachable until it takes something. So one that is gone does not hold up the others. What can be received
 /// is asked for by anyone in need of an answer: [`Datapath::transmit`] with an empty batch, or [`Datapath::receive`], now and then.
 ///
-/// What peers can take of this host is bounded: 64 connections with 512 KiB each, 4 of them from one address; then the one that was
-/// idle for longest makes room. Each frame is copied twice on either side.
+/// What peers can take of this host is bounded: two connections for each peer that [`with_streams`] was told of, 64 at least, with
+/// 512 KiB each, 4 of them from one address; then the one that was idle for longest makes room, which is counted as evicted. Each frame is copied twice on either side.
 #[derive(Debug)]
 pub struct Streams<R: RawDatapath> {
     device: Both<R>,
     wake: Option<Wake>,
     stats: Stats,
-    /// What connections had counted when they were closed.
-    counted: StreamStats,
 }
+
+/// Says what became of connections since they were opened last. From any thread; it waits while the device is used.
+pub type StreamCounts = Arc<dyn Fn() -> StreamStats + Send + Sync>;
 
 impl<R: RawDatapath> Streams<R> {
     /// What became of connections since it was opened last.
     #[must_use]
     pub fn stream_stats(&self) -> StreamStats {
-        lock(&self.device).connections.as_ref().map_or(self.counted, |connections| connections.stats)
+        lock(&self.device).stream_stats()
+    }
+
+    /// What says that also when this is used elsewhere.
+    #[must_use]
+    pub fn counts(&self) -> StreamCounts
+    where
+        R: 'static,
+    {
+        let device = Arc::clone(&self.device);
+        Arc::new(move || lock(&device).stream_stats())
     }
 }
 
@@ -424,7 +446,7 @@ impl<R: RawDatapath> Datapath for Streams<R> {
         let device = &mut *guard;
         let now = device.datagrams.now();
         if let Some(connections) = device.connections.take() {
-            self.counted = connections.stats;
+            device.counted = connections.stats;
             if let Some(Opened { engine, outbox, due, .. }) = &mut device.datagrams.opened {
                 connections.close(engine, now, outbox);
                 *due = 0;

@@ -31,7 +31,12 @@ fn at(end: usize) -> SocketAddr {
 
 /// Frames over TCP on an end, open; nobody wants its datagrams.
 fn streams<R: RawDatapath>(raw: R, end: usize) -> Streams<R> {
-    let (_, mut streams) = with_streams(raw, config(end));
+    streams_for(raw, end, 1)
+}
+
+/// As above, of a host with so many peers.
+fn streams_for<R: RawDatapath>(raw: R, end: usize, peers: usize) -> Streams<R> {
+    let (_, mut streams) = with_streams(raw, config(end), peers);
     streams.open().expect("it opens");
     streams
 }
@@ -223,7 +228,7 @@ fn a_peer_that_takes_nothing_holds_the_others_up_for_a_moment_only() {
 fn datagrams_and_streams_of_a_device_do_not_mix() {
     type Ends = (SharedDatagrams<Wire>, Streams<Wire>);
     let mut ends = [0, 1].into_iter().zip(cable()).map(|(end, wire)| {
-        let (mut datagrams, mut streams): Ends = with_streams(wire, config(end));
+        let (mut datagrams, mut streams): Ends = with_streams(wire, config(end), 1);
         datagrams.open().expect("it opens");
         streams.open().expect("it opens");
         (datagrams, streams)
@@ -476,6 +481,42 @@ fn a_host_that_opens_connections_without_end_costs_others_none_of_theirs() {
     }
     until(&mut host, &mut strangers, |host, _| host.stream_stats().replaced >= 9);
     assert_eq!(strangers.state(1, good), TcpState::Closed);
+}
+
+/// Of forty peers each has two connections: the one that it opened, and the one that this host did at the same time. All stay, and one more
+/// takes the place of one. Who is told of fewer peers has fewer places.
+#[test]
+fn forty_peers_keep_their_connections() {
+    const PEERS: u8 = 40;
+    for (told, kept) in [(40, 80), (0, 64)] {
+        let [a, b] = cable();
+        let (mut host, mut strangers) = (streams_for(a, 0, told), Strangers::new(b, PEERS));
+        let counts = host.counts();
+        let theirs: Vec<Connection> = (0..usize::from(PEERS))
+            .map(|peer| {
+                let connection = strangers.connect(peer);
+                until(&mut host, &mut strangers, |_, s| s.state(peer, connection) == TcpState::Open);
+                // It listens at another port than the host sends to: to the host those are two.
+                let first = record(b"INSA\x01\x00\x01\x00");
+                assert_eq!(strangers.engines[peer].tcp_send(connection, &first), Ok(first.len()));
+                connection
+            })
+            .collect();
+        until(&mut host, &mut strangers, |host, _| host.stream_stats().accepted == u64::from(PEERS));
+        for peer in 0..PEERS {
+            let to = SocketAddr::new([10, 0, 0, 10 + peer].into(), PORT);
+            let mut tx = TxBatch::default();
+            tx.frame(Address::Ip(to), b"hello", 0);
+            host.transmit(&mut tx);
+        }
+        let StreamStats { opened, evicted, .. } = counts();
+        assert_eq!((opened, evicted), (40, 80 - kept), "of a host with {told} peers");
+        let closed = |s: &mut Strangers| {
+            (0..theirs.len()).filter(|peer| s.state(*peer, theirs[*peer]) == TcpState::Closed).count() as u64
+        };
+        until(&mut host, &mut strangers, |_, s| closed(s) >= 80 - kept);
+        assert_eq!(closed(&mut strangers), 80 - kept, "of a host with {told} peers");
+    }
 }
 
 /// Connections that are begun and never finished take the places that are held ready, until TCP has lost its patience.

@@ -38,6 +38,32 @@ impl core::fmt::Debug for Rig {
 /// The limit of everything here that waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Whether everything has come: looks found nothing for 100 ms. A look counts for a millisecond at most, so that time in which nobody
+/// looked, as the machine stopped whoever does, is not taken for quiet.
+#[derive(Debug)]
+struct Quiet {
+    looked: Instant,
+    lasted: Duration,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self { looked: Instant::now(), lasted: Duration::ZERO }
+    }
+
+    /// After a look, which `came` says to have brought something.
+    fn note(&mut self, came: bool) {
+        let now = Instant::now();
+        let since = now.duration_since(self.looked).min(Duration::from_millis(1));
+        self.lasted = if came { Duration::ZERO } else { self.lasted + since };
+        self.looked = now;
+    }
+
+    fn is_over(&self) -> bool {
+        self.lasted >= Duration::from_millis(100)
+    }
+}
+
 /// Runs every check, each on a rig of its own.
 ///
 /// # Panics
@@ -366,4 +392,30 @@ pub fn closing_ends_it(mut rig: Rig, reopen: Reopen<'_>) {
     let mut tx = TxBatch::default();
     form.add(&mut tx, to, b"once more", 0);
     assert_eq!(exchange(&mut rig, &mut tx, 1), [b"once more"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quiet;
+    use std::time::Duration;
+
+    /// What is there comes when somebody looks again: it is no leftover, and no fault of the datapath.
+    #[test]
+    fn time_in_which_the_machine_lets_nobody_look_is_no_quiet() {
+        let mut quiet = Quiet::new();
+        let pause = |for_ms| std::thread::sleep(Duration::from_millis(for_ms));
+        quiet.note(true);
+        pause(150);
+        assert!(!quiet.is_over(), "nobody has looked");
+        quiet.note(false);
+        assert!(!quiet.is_over(), "once is not enough");
+        for look in 1..100 {
+            assert!(!quiet.is_over(), "after {look} looks");
+            pause(2);
+            quiet.note(false);
+        }
+        assert!(quiet.is_over());
+        quiet.note(true);
+        assert!(!quiet.is_over(), "something came");
+    }
 }

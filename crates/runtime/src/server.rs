@@ -723,7 +723,7 @@ fn cell(c: &CellCounts) -> Value {
         _ => "unknown",
     };
     json!({
-        "end": end, "ended": c.ended, "source": format!("{:032x}", c.epoch),
+        "cell": c.index, "end": end, "ended": c.ended, "source": format!("{:032x}", c.epoch),
         "sink": (c.sink != 0).then(|| format!("{:032x}", c.sink)), "counts": counts,
     })
 }

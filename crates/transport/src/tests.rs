@@ -525,6 +525,26 @@ fn a_sealed_frame_is_refused_and_counted_whatever_is_in_it() {
     }
 }
 
+/// Whether it comes by itself, which has a way of its own, or among others.
+#[test]
+fn a_key_or_a_check_without_its_flag_is_refused_and_counted() {
+    let mut pair = Pair::new(Config::default());
+    let flow = pair.open(1, false);
+    (0..20).for_each(|_| pair.step());
+    let before = pair.ends[1].stats().malformed;
+    for (count, at) in [6, 7, 28, 31].into_iter().enumerate() {
+        let message = Message { flow, index: 0, sequence: 1, ..Message::default() };
+        let mut bytes = pair.by_hand(|frame| {
+            frame.message(&message, &[1; 8]);
+        });
+        bytes[at] = 1;
+        assert!(pair.ends[1].receive_alone(pair.now, &bytes).is_none(), "byte {at}");
+        let receipt = pair.ends[1].receive(pair.now, &bytes, 0, &mut Nothing);
+        assert!(matches!(receipt.result, Err(Rejected::Malformed(FrameError::Unflagged { .. }))), "byte {at}");
+        assert_eq!(pair.ends[1].stats().malformed, before + count as u64 + 1);
+    }
+}
+
 /// What comes after the largest number that is taken does not overflow.
 #[test]
 fn a_frame_number_that_no_connection_comes_to_is_refused() {

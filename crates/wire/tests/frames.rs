@@ -6,8 +6,8 @@ use insane_wire::frame::record::{
     bundle_prefix, bundled,
 };
 use insane_wire::frame::{
-    CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, build_lone, followers, lone_head, parse,
-    read_lone, stride,
+    CHECKED, FrameBuilder, FrameError, HEADER_BYTES, Header, LONE_BYTES, SEALED, build_lone, checksum, followers,
+    lone_head, parse, read_lone, stride,
 };
 use proptest::prelude::*;
 
@@ -335,6 +335,28 @@ fn frames_of_others_are_told_apart() {
     assert_eq!(spoiled(4, 33), FrameError::Truncated { bytes: 32 });
     assert_eq!(spoiled(4, 31), FrameError::Truncated { bytes: 31 });
     assert_eq!(parse(&good[..31]).unwrap_err(), FrameError::Truncated { bytes: 31 });
+}
+
+/// What is reserved for sealing and checking is free for them: nobody sets it to anything meanwhile.
+#[test]
+fn a_key_or_a_check_without_its_flag_is_refused() {
+    let of = |flags, key, check| {
+        let mut bytes = Header { flags, key, check, length: 64, ..Header::default() }.to_bytes().to_vec();
+        bytes.resize(64, 0);
+        if flags & CHECKED != 0 && check == 0 {
+            let sum = checksum(&[&bytes]);
+            bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+        }
+        parse(&bytes).map(|_| ())
+    };
+    assert_eq!(
+        (of(0, 0, 0), of(SEALED, 9, 0), of(CHECKED, 0, 0), of(SEALED | CHECKED, 9, 0)),
+        (Ok(()), Ok(()), Ok(()), Ok(()))
+    );
+    assert_eq!(of(0, 1, 0), Err(FrameError::Unflagged { key: 1, check: 0 }));
+    assert_eq!(of(0, 0, 1 << 31), Err(FrameError::Unflagged { key: 0, check: 1 << 31 }));
+    assert_eq!(of(CHECKED, 0x100, 0), Err(FrameError::Unflagged { key: 0x100, check: 0 }));
+    assert_eq!(of(SEALED, 9, 5), Err(FrameError::Unflagged { key: 0, check: 5 }));
 }
 
 /// Frames of `size` bytes of payload, with a message each, built one after the other.

@@ -17,13 +17,13 @@ pub(crate) struct Metrics {
     /// Write this file at once as a whole, in the text format 0.0.4 that node_exporter's textfile collector reads.
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     write: Option<PathBuf>,
-    /// Serve /metrics over HTTP at this address, until interrupted; a port alone is one of 127.0.0.1.
+    /// Serve /metrics over HTTP at this address, until interrupted; a port alone is one of 127.0.0.1. A connection lasts a minute.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Option<SocketAddr>,
     /// With --listen: let other hosts ask too. Whoever reaches the address reads what the command's user may see.
     #[arg(long, requires = "listen")]
     beyond_loopback: bool,
-    /// How many series there may be; the metric insane_left_out_series says how many more there are.
+    /// How many series there may be, with insane_left_out_series, which says how many more there are.
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = whole(1, 1_000_000))]
     most_series: u64,
 }

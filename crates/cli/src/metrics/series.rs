@@ -95,6 +95,29 @@ const PORT: &[Row] = &[
     count("/refused_frames", "datapath_refused_frames", "Frames that the network below refused"),
     count("/placed", "datapath_placed_frames", "Frames received straight into their message"),
     count("/busy", "datapath_busy", "How often the network below had no room"),
+    count("/connections/opened", "datapath_opened_connections", "TCP connections that this host opened"),
+    count("/connections/accepted", "datapath_accepted_connections", "TCP connections that other hosts opened"),
+    count(
+        "/connections/ended",
+        "datapath_ended_connections",
+        "TCP connections that the other host or the network ended",
+    ),
+    count(
+        "/connections/evicted",
+        "datapath_evicted_connections",
+        "TCP connections ended here to make room for another one",
+    ),
+    count(
+        "/connections/replaced",
+        "datapath_replaced_connections",
+        "TCP connections ended here as their host has opened another one",
+    ),
+    count(
+        "/connections/hostile",
+        "datapath_hostile_connections",
+        "TCP connections ended here as no host speaks like that",
+    ),
+    count("/connections/stalled", "datapath_stalled_frames", "Frames refused as their host took nothing over TCP"),
     gauge("/lent", "datapath_lent_slots", "Slots of the datapath's memory that sinks hold"),
 ];
 
@@ -267,7 +290,11 @@ impl Metrics {
             for channel in crate::look::list(stream, "channels") {
                 let labels: Labels = labels.iter().cloned().chain([("channel", channel_name(channel))]).collect();
                 for (key, name, help) in [
-                    ("sources", "channel_sources", "Sources that sessions of this host have"),
+                    (
+                        "sources",
+                        "channel_sources",
+                        "Sources that are known here: this host's, and those of other hosts that have sinks here",
+                    ),
                     ("sinks", "channel_sinks", "Sinks that sources of this host may have, observers too"),
                 ] {
                     self.add(gauge("", name, help), labels.clone(), crate::look::list(channel, key).len() as u64);
@@ -313,7 +340,10 @@ impl Metrics {
                 let mut labels = words(session, &[("domain", "domain")]);
                 labels.extend([("stream", stream), ("channel", channel)]);
                 labels.extend(words(session, &[("session", "session"), ("app", "app")]));
+                // A flow that comes back counts in another cell, and the one that has ended is used again: a sum of both would fall then.
+                let place = number(&cell["cell"]).map_or_else(String::new, |n| n.to_string());
                 labels.extend(words(cell, &[("end", "end"), ("source", "source"), ("sink", "sink")]));
+                labels.push(("cell", place));
                 self.rows(CELL, cell, &labels);
             }
         }
@@ -344,9 +374,9 @@ impl Metrics {
         &mut self.families[at]
     }
 
-    /// Leaves out what is beyond so many series, and says how many.
+    /// Leaves out what is beyond so many series, at least one, and says how many: in the last of them.
     fn keep(&mut self, most: usize) {
-        let mut room = most;
+        let mut room = most.saturating_sub(1);
         for family in &mut self.families {
             let excess = family.series.len().saturating_sub(room);
             for _ in 0..excess {

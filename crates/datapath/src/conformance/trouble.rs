@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Form, PATIENCE, Rig, batch, collect, counts, exchange, pattern, target, wait_readable};
+use super::{Form, PATIENCE, Quiet, Rig, batch, collect, counts, exchange, pattern, target, wait_readable};
 use crate::batch::{Outcome, TxBatch};
 use crate::{Address, Armed, Datapath};
 
@@ -18,9 +18,6 @@ pub enum End {
 /// Opens an end again, where it belongs.
 pub type Reopen<'a> = &'a mut dyn FnMut(End, &mut dyn Datapath);
 
-/// How long nothing must come for everything to have come.
-const QUIET: Duration = Duration::from_millis(100);
-
 /// The number that a frame of the suite has, checked against its pattern.
 fn number(body: &[u8]) -> u64 {
     let number = u64::from_le_bytes(body[..8].try_into().expect("a frame with a number"));
@@ -31,13 +28,11 @@ fn number(body: &[u8]) -> u64 {
 /// Receives until nothing comes any more; the numbers of what came.
 fn drain(rig: &mut Rig) -> Vec<u64> {
     let (mut rx, form) = (batch(&*rig.b, 16), Form::of(rig));
-    let (mut numbers, mut last, start) = (Vec::new(), Instant::now(), Instant::now());
-    while last.elapsed() < QUIET {
+    let (mut numbers, mut quiet, start) = (Vec::new(), Quiet::new(), Instant::now());
+    while !quiet.is_over() {
         // Whoever has sent goes on being asked, as by a runtime: what it has taken may wait for an answer.
         rig.a.transmit(&mut TxBatch::default());
-        if rig.b.receive(&mut rx, None).frames > 0 {
-            last = Instant::now();
-        }
+        quiet.note(rig.b.receive(&mut rx, None).frames > 0);
         for taken in rx.taken.drain(..) {
             numbers.extend(taken.frames().map(|frame| number(&form.unwrap(frame))));
             rx.free.push(taken.slot);

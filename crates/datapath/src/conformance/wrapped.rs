@@ -1,9 +1,9 @@
 //! The wrappers that fit every datapath, over this one: taps see all and change nothing, and a fault injector does what it counts.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
-    Form, PATIENCE, Reopen, Rig, all_but_outcomes, batch, closing_ends_it, every_slot_comes_back, exchange,
+    Form, PATIENCE, Quiet, Reopen, Rig, all_but_outcomes, batch, closing_ends_it, every_slot_comes_back, exchange,
     frames_arrive_whole, nothing_waits, order_is_kept_and_nothing_repeated, pattern, payload_is_gathered, target,
 };
 use crate::batch::TxBatch;
@@ -15,9 +15,6 @@ const ROOM: usize = 64 << 20;
 
 /// What goes through both taps, counted.
 const FRAMES: u64 = 300;
-
-/// How long nothing must come for everything to have come.
-const QUIET: Duration = Duration::from_millis(100);
 
 /// Runs the suite as [`all_but_outcomes`] does, both ends behind taps that capture.
 ///
@@ -100,23 +97,22 @@ fn through(rig: &mut Rig, frames: u64) -> (Vec<u64>, u64) {
         [bytes, pattern(number, LEN)].concat()
     };
     let (mut rx, start) = (batch(&*rig.b, 16), Instant::now());
-    let (mut whole, mut spoiled, mut next, mut last) = (Vec::new(), 0, 0, Instant::now());
-    while next < frames || last.elapsed() < QUIET {
-        if next < frames {
+    let (mut whole, mut spoiled, mut next, mut quiet) = (Vec::new(), 0, 0, Quiet::new());
+    while next < frames || !quiet.is_over() {
+        let sends = next < frames;
+        if sends {
             let mut tx = TxBatch::default();
             form.add(&mut tx, to, &pattern(next, LEN), 0);
             next += 1;
             while !tx.is_done() {
                 rig.a.transmit(&mut tx);
             }
-            last = Instant::now();
         } else {
             // Hands over what the datapath had no room for.
             rig.a.transmit(&mut TxBatch::default());
         }
-        rig.b.receive(&mut rx, None);
+        quiet.note(rig.b.receive(&mut rx, None).frames > 0 || sends);
         for taken in rx.taken.drain(..) {
-            last = Instant::now();
             for frame in taken.frames() {
                 let at = form.head_bytes();
                 let number = frame.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);

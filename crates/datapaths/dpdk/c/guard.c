@@ -129,8 +129,10 @@ static void call_between_bursts(void *context)
         fresh = next->next;
         register_now(next);
     }
-    for (insane_datapath_port *port = ports; port != NULL; port = port->next_guarded)
+    for (insane_datapath_port *port = ports; port != NULL; port = port->next_guarded) {
+        atomic_fetch_add_explicit(&port->heard, 1, memory_order_relaxed);
         guard_leave(port);
+    }
     pthread_mutex_unlock(&ports_lock);
 }
 

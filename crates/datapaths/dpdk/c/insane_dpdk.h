@@ -48,6 +48,7 @@ struct insane_datapath_port {
     bool physical, started;
     atomic_bool held; /* by a burst, or by what memif does with its peer's messages */
     insane_datapath_port *next_guarded; /* memif's ports, of guard.c */
+    atomic_ulong heard; /* so often memif's peers were heard while this port's bursts were kept out */
     bool memif, client; /* of memif's two ends the one that connects */
     bool joins, gone;   /* virtio-user that connects to a server; that has left it */
     bool gathers;

@@ -46,6 +46,8 @@ static void describe(const insane_datapath_port *port, char *text, size_t capaci
         all += port->came[queue];
     for (uint16_t queue = 0; port->queues > 1 && all > 0 && queue < port->queues && at < capacity; queue++)
         at += (size_t)snprintf(text + at, capacity - at, "%s%" PRIu64, queue == 0 ? "; frames by its queues: " : ", ", port->came[queue]);
+    if (port->memif && at < capacity)
+        snprintf(text + at, capacity - at, "; peers heard between bursts: %lu", atomic_load_explicit(&port->heard, memory_order_relaxed));
 }
 
 static const insane_datapath_table table = {

@@ -29,6 +29,33 @@ fn conforms_over_memif_with_jumbo_frames() {
     conform(9000);
 }
 
+/// A link takes messages of both ends, and the end of one is an event for the other: each is handled while the bursts of both ports are
+/// kept out, and without any nobody is heard.
+#[test]
+fn peers_are_heard_between_bursts_alone() {
+    let Some(dpdk) = dpdk() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let heard = |port: &PluginDatapath| {
+        let text = port.describe();
+        let count = text.rsplit_once("; peers heard between bursts: ").expect("it is said").1.parse::<u64>();
+        count.expect("a count")
+    };
+    let [mut a, mut b] = [0, 1].map(|end| memif(dpdk, folder.path(), end, 1500));
+    b.open().expect("the server opens");
+    a.open().expect("the client opens");
+    wait_for_links(&mut [&mut a, &mut b]);
+    // The server hears of a connection, who the client is, of its memory, its rings and that it is ready; the client as often what is
+    // answered. Other ports of this process may have links of their own.
+    let linked = [heard(&a), heard(&b)];
+    assert!(linked.iter().all(|count| *count >= 6), "{linked:?}");
+    a.close();
+    let start = Instant::now();
+    while heard(&b) == linked[1] {
+        assert!(start.elapsed() < PATIENCE, "that the client goes is not heard");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn every_frame_has_an_outcome() {
     let Some(dpdk) = dpdk() else { return };

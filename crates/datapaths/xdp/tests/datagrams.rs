@@ -50,7 +50,7 @@ fn datagrams(on: &XdpConfig, own: &str) -> Datagrams<XdpDatapath> {
 fn streams(cable: &Cable, end: usize, on: &XdpConfig, own: &str) -> Streams<XdpDatapath> {
     cable.0.inside(end, || {
         let (raw, config) = station(on, own);
-        let (_, mut streams) = with_streams(raw, config);
+        let (_, mut streams) = with_streams(raw, config, 2);
         streams.open().unwrap_or_else(|e| panic!("it opens: {e}"));
         streams
     })

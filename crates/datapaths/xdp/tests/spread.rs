@@ -115,7 +115,7 @@ fn tcp_goes_on_beside_datagrams_on_two_threads() {
     let ends = [0, 1].map(|end| {
         cable.0.inside(end, || {
             let (raw, config) = station(end, ["10.98.0.101/24", "10.98.0.102/24"][end]);
-            let (mut datagrams, mut streams) = with_streams(raw, config);
+            let (mut datagrams, mut streams) = with_streams(raw, config, 1);
             datagrams.open().unwrap();
             streams.open().unwrap();
             let datagrams = OnThread::spread(&one, std::slice::from_ref(&two), Box::new(datagrams)).unwrap();

@@ -480,6 +480,7 @@ impl Hub {
             json!({
                 "name": port.via().name(), "sent_frames": d.sent_frames, "received_frames": d.received_frames, "calls": d.calls,
                 "overruns": d.overruns, "dropped": d.dropped, "refused_frames": d.refused_frames, "placed": d.placed, "busy": d.busy, "lent": port.loans.out(),
+                "connections": port.connections(),
             })
         };
         json!({

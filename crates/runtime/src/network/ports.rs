@@ -7,7 +7,7 @@ use crate::network::hub::HANDFUL;
 use crate::network::lanes::HOME;
 use crate::network::scatter::Loans;
 use crate::network::threads::Threads;
-use insane_datagrams::{DatagramConfig, Datagrams, with_streams};
+use insane_datagrams::{DatagramConfig, Datagrams, StreamCounts, with_streams};
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::memory::{Piece, Slot};
 use insane_datapath::raw::RawDatapath;
@@ -26,6 +26,10 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// So many hosts that the directory finds, beside the configured ones, have connections over TCP at a time. Strangers may have them as well,
+/// and each takes memory.
+const FOUND_OVER_TCP: usize = 64;
 
 /// Slots to receive into, of each datapath.
 const RECEIVE_SLOTS: u64 = 64;
@@ -135,6 +139,8 @@ pub(crate) struct Port {
     pub(crate) looks: Looks,
     /// What polling threads do for it, if it is on any.
     pub(crate) threads: Option<Spread>,
+    /// Of the TCP of a device: what became of its connections.
+    connections: Option<StreamCounts>,
 }
 
 /// Frames of a batch whose payload lies elsewhere.
@@ -307,7 +313,8 @@ impl Port {
         let (tx, apart) = (TxBatch::default(), Vec::new());
         let (loans, copies) = (Loans::default(), kind != Kind::Udp);
         let looks = Looks::default();
-        let (absent, interface, most_lent, lender, polled, threads) = (None, None, 0, 0, false, None);
+        let (absent, interface, most_lent, lender, polled) = (None, None, 0, 0, false);
+        let (threads, connections) = (None, None);
         Self {
             kind,
             over: None,
@@ -328,6 +335,7 @@ impl Port {
             polled,
             looks,
             threads,
+            connections,
         }
     }
 
@@ -374,6 +382,17 @@ impl Port {
         u32::try_from(frame_limit / 2).map_or(u32::MAX, |half| half.max(LEAST_APART))
     }
 
+    /// What became of its connections, for a report, if it is the TCP of a device.
+    pub(crate) fn connections(&self) -> Option<Value> {
+        self.connections.as_ref().map(|counts| {
+            let is = counts();
+            json!({
+                "opened": is.opened, "accepted": is.accepted, "ended": is.ended, "evicted": is.evicted, "replaced": is.replaced,
+                "hostile": is.hostile, "stalled": is.stalled,
+            })
+        })
+    }
+
     /// As the TCP of a device, if there is the number of its port.
     pub(crate) fn over(self, over: Option<usize>) -> Self {
         Self { over, ..self }
@@ -411,7 +430,7 @@ fn udp(settings: &config::Network) -> Result<UdpDatapath, DatapathError> {
 /// What was opened: the datapath, its TCP if that was asked for, by what both are captured, and what was chosen.
 struct Opened {
     datagrams: Box<dyn Datapath>,
-    streams: Option<Box<dyn Datapath>>,
+    streams: Option<(Box<dyn Datapath>, StreamCounts)>,
     tap: Control,
     chosen: String,
 }
@@ -420,18 +439,19 @@ struct Opened {
 fn with_engine<R: RawDatapath + 'static>(
     raw: R,
     settings: &config::Datapath,
-    address: Prefix,
+    (address, peers): (Prefix, usize),
     chosen: impl FnOnce(&R) -> String,
 ) -> Result<Opened, DatapathError> {
     let gateway = settings.gateway.parse().ok();
     let config = DatagramConfig { address, port: settings.port, gateway, vlan: settings.tag() };
     let (raw, ask) = (Tap::new(raw), |raw: &Tap<R>| (chosen(raw.inner()), raw.control()));
-    let (datagrams, streams, (mut chosen, tap)): (Box<dyn Datapath>, Option<Box<dyn Datapath>>, _) = if settings.tcp {
-        let (mut datagrams, mut streams) = with_streams(raw, config);
+    let (datagrams, streams, (mut chosen, tap)): (Box<dyn Datapath>, _, _) = if settings.tcp {
+        let (mut datagrams, mut streams) = with_streams(raw, config, peers);
         datagrams.open()?;
         streams.open()?;
         let asked = datagrams.with_raw(ask);
-        (Box::new(datagrams), Some(Box::new(streams)), asked)
+        let counts = streams.counts();
+        (Box::new(datagrams), Some((Box::new(streams) as Box<dyn Datapath>, counts)), asked)
     } else {
         let mut datagrams = Datagrams::new(raw, config);
         datagrams.open()?;
@@ -443,7 +463,7 @@ fn with_engine<R: RawDatapath + 'static>(
 }
 
 /// Opens AF_XDP with a station of its own on the interface, and says what was chosen.
-fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathError> {
+fn xdp(settings: &config::Datapath, peers: usize, may_lend: bool) -> Result<Opened, DatapathError> {
     let unavailable = |reason: &str| DatapathError::Unavailable { technology: "xdp", reason: reason.into() };
     let (Some(address), Some(station)) = (settings.prefix(), settings.mac()) else {
         return Err(unavailable("network.datapath has no address"));
@@ -470,7 +490,7 @@ fn xdp(settings: &config::Datapath, may_lend: bool) -> Result<Opened, DatapathEr
         vlan: settings.tag().map_or(Vlan::Untagged, Vlan::Tagged),
     };
     let chosen = |xdp: &XdpDatapath| xdp.chosen().map(ToString::to_string).unwrap_or_default();
-    with_engine(XdpDatapath::new(xdp), settings, address, chosen)
+    with_engine(XdpDatapath::new(xdp), settings, (address, peers), chosen)
 }
 
 /// Finds DPDK's object: what the configuration names, or the first of the usual places that has one.
@@ -499,7 +519,7 @@ fn on_interface(at: usize, interface: &str) -> String {
 /// interface that it is on, as it was before.
 fn dpdk(
     settings: &config::Datapath,
-    at: usize,
+    (at, peers): (usize, usize),
     may_lend: bool,
     on: Option<&Interface>,
 ) -> Result<Opened, DatapathError> {
@@ -524,17 +544,17 @@ fn dpdk(
         mtu: (settings.mtu != 0).then_some(settings.mtu),
         ..DpdkConfig::new(device)
     })?;
-    with_engine(raw, settings, address, PluginDatapath::describe)
+    with_engine(raw, settings, (address, peers), PluginDatapath::describe)
 }
 
 /// Opens a port of somebody's plug-in, and says what that chose.
-fn plugin(settings: &config::Datapath) -> Result<Opened, DatapathError> {
+fn plugin(settings: &config::Datapath, peers: usize) -> Result<Opened, DatapathError> {
     let unavailable = |reason: String| DatapathError::Unavailable { technology: "plugin", reason };
     let address = settings.prefix().ok_or_else(|| unavailable("network.datapath has no address".into()))?;
     let plugin = Plugin::load(&settings.library).map_err(|e| unavailable(e.to_string()))?;
     let options: Vec<(&str, &str)> =
         settings.options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    with_engine(plugin.port(&options)?, settings, address, |port| match port.describe().as_str() {
+    with_engine(plugin.port(&options)?, settings, (address, peers), |port| match port.describe().as_str() {
         "" => plugin.name().to_owned(),
         said => format!("{}: {said}", plugin.name()),
     })
@@ -549,6 +569,8 @@ pub(crate) struct Opening {
     /// The number of the port for its TCP, if it has that.
     pub(crate) tcp: Option<usize>,
     pub(crate) one_domain: bool,
+    /// How many other hosts there may be.
+    pub(crate) peers: usize,
     pub(crate) over: Over,
     /// The threads that run it, unless that is the network's own.
     pub(crate) threads: Vec<PollingThread>,
@@ -572,16 +594,16 @@ impl Opening {
     /// # Errors
     /// Why not. That may take three seconds, if another process still has its interface.
     pub(crate) fn open(&self) -> Result<(Vec<(usize, Port)>, String), DatapathError> {
-        let Self { settings: one, at, one_domain, over, threads, .. } = self;
+        let Self { settings: one, at, one_domain, peers, over, threads, .. } = self;
         // A thread in between lends nothing.
         let may_lend = *one_domain && threads.is_empty();
         // Asked for first: if it is made again meanwhile, that is found.
         let on =
             (one.kind == Kind::Dpdk && !one.interface.is_empty()).then(|| Interface::new(&one.interface)).flatten();
         let Opened { datagrams, streams, tap, chosen } = match one.kind {
-            Kind::Dpdk => dpdk(one, *at, may_lend, on.as_ref())?,
-            Kind::Plugin => plugin(one)?,
-            _ => xdp(one, may_lend)?,
+            Kind::Dpdk => dpdk(one, (*at, *peers), may_lend, on.as_ref())?,
+            Kind::Plugin => plugin(one, *peers)?,
+            _ => xdp(one, *peers, may_lend)?,
         };
         tracing::info!(kind = one.kind.name(), address = one.address, chosen, "datapath open");
         let port = |datapath, tap, threads: &[PollingThread]| {
@@ -593,9 +615,10 @@ impl Opening {
         // A thread looks at the one that was made first before the other, as the network's own does: what comes is mostly for that.
         let mut datagrams = port(datagrams, tap.clone(), threads)?;
         let first = threads.get(..1).unwrap_or(&[]);
-        let tcp = streams
-            .zip(self.tcp)
-            .map(|(streams, number)| port(streams, tap, first).map(|port: Port| (number, port.over(Some(*at + 1)))));
+        let tcp = streams.zip(self.tcp).map(|((streams, counts), number)| {
+            let port: Port = port(streams, tap, first)?;
+            Ok((number, Port { connections: Some(counts), ..port.over(Some(*at + 1)) }))
+        });
         let tcp = tcp.transpose()?;
         // A plug-in that lends does so whatever the configuration says; and what it lends is for those to see who may see all of it.
         datagrams.may_lend = if one.lend && may_lend { datagrams.may_lend } else { 0 };
@@ -636,11 +659,12 @@ pub(crate) fn open(
     // Those for TCP come after all others.
     let mut next = HOME + 1 + settings.datapath.len();
     let mut with_tcp = Vec::new();
+    let peers = settings.peers.len() + settings.directory.as_ref().map_or(0, |_| FOUND_OVER_TCP);
     for (at, one) in settings.datapath.iter().enumerate() {
         let tcp = one.tcp.then_some(next);
         next += usize::from(one.tcp);
-        let threads = threads.of(one.place());
-        let opening = Opening { settings: one.clone(), at, tcp, one_domain, over: over.clone(), threads };
+        let (settings, over, threads) = (one.clone(), over.clone(), threads.of(one.place()));
+        let opening = Opening { settings, at, tcp, one_domain, peers, over, threads };
         let (ports, is) = match opening.open() {
             Ok((ports, chosen)) => (ports, Ok(chosen)),
             Err(e) => {

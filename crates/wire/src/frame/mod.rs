@@ -112,6 +112,14 @@ pub enum FrameError {
         /// What is there.
         found: u8,
     },
+    /// A field is set that has a meaning only with a flag, and the flag is not.
+    #[error("key id {key} or check {check:#010x} in a frame that is not sealed or not checked")]
+    Unflagged {
+        /// The key id that is there.
+        key: u16,
+        /// The check that is there.
+        check: u32,
+    },
     /// A number that no connection comes to.
     #[error("frame number {found} is above {MAX_COUNTER}")]
     Counter {
@@ -193,6 +201,11 @@ impl Header {
             sent_us: le32(head, 24),
             check: le32(head, 28),
         };
+        let key = if header.flags & SEALED == 0 { header.key } else { 0 };
+        let check = if header.flags & CHECKED == 0 { header.check } else { 0 };
+        if key != 0 || check != 0 {
+            return Err(FrameError::Unflagged { key, check });
+        }
         let tag = if header.flags & SEALED == 0 { 0 } else { TAG_BYTES };
         if usize::from(header.length) < HEADER_BYTES + tag {
             return Err(FrameError::Truncated { bytes: usize::from(header.length) });

@@ -2,10 +2,12 @@
  *
  * Frame n of those to the MAC address TO goes by queue n % 2, says after its Ethernet header which that was and the how manieth it is of
  * that queue, and is sent again until there is room. Then it waits for the end of its input, so that no peer sees it go. */
+#define _GNU_SOURCE
 #include <rte_eal.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,13 +39,32 @@ static struct rte_mbuf *frame(struct rte_mempool *pool, const struct rte_ether_a
     return made;
 }
 
+/* One lcore on whichever cores the process may use. */
+static void say_cores(char *text, size_t capacity)
+{
+    cpu_set_t may;
+    need(sched_getaffinity(0, sizeof may, &may) == 0, "the cores");
+    size_t at = (size_t)snprintf(text, capacity, "--lcores=0@");
+    char before = '(';
+    for (int core = 0; core < CPU_SETSIZE && at < capacity; core++) {
+        if (!CPU_ISSET(core, &may))
+            continue;
+        at += (size_t)snprintf(text + at, capacity - at, "%c%d", before, core);
+        before = ',';
+    }
+    if (at < capacity)
+        snprintf(text + at, capacity - at, ")");
+}
+
 int main(int count, char **arguments)
 {
     struct rte_ether_addr to;
     need(count == 4 && rte_ether_unformat_addr(arguments[2], &to) == 0, "usage: two_queues DEVICE TO FRAMES");
     char device[512];
     snprintf(device, sizeof device, "--vdev=%s", arguments[1]);
-    char *eal[] = { arguments[0], "--no-huge", "-m", "64", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=*:error", "--lcores=0@(0-1)", device };
+    char cores[8192];
+    say_cores(cores, sizeof cores);
+    char *eal[] = { arguments[0], "--no-huge", "-m", "64", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=*:error", cores, device };
     need(rte_eal_init((int)RTE_DIM(eal), eal) >= 0, "the EAL");
     struct rte_mempool *pool = rte_pktmbuf_pool_create("frames", 4095, 0, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
     struct rte_eth_conf conf = { 0 };
