@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The most sinks that one host may announce, those that are another's among them.
 const MAX_SINKS: usize = 65_536;
 
+/// No time at which a sink goes, yet.
+const LISTED: Duration = Duration::MAX;
+
 /// What has changed on other hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Change {
@@ -39,6 +42,10 @@ pub(crate) trait Directory: Send + std::fmt::Debug {
     fn own(&self, sink: SinkId) -> Option<&host::Announce>;
     /// There is one host more; it is the last.
     fn host_added(&mut self);
+    /// Whether it is said elsewhere than on its path that a host is there: then one that is lost is waited for.
+    fn list(&mut self, host: usize, listed: bool, now: Duration);
+    /// Whether that was said.
+    fn lists(&self, host: usize) -> bool;
     /// Whether anything of a host is known.
     fn knows(&self, host: usize) -> bool;
     /// The connection to a host stands; what is to be said over its control flow begins anew.
@@ -58,7 +65,8 @@ pub(crate) trait Directory: Send + std::fmt::Debug {
 #[derive(Debug)]
 struct Known {
     announced: host::Announce,
-    /// Its host was lost; unless it is announced again it goes at that time.
+    /// Its host was lost; unless it is announced again it goes at that time. [`LISTED`]: not as long as others say that its host
+    /// is there.
     goes: Option<Duration>,
 }
 
@@ -78,6 +86,7 @@ pub(crate) struct Told {
     /// What hosts announce that is another's: one that began anew at another address is there before the old one is known to be lost.
     claims: Vec<BTreeMap<SinkId, host::Announce>>,
     connected: Vec<bool>,
+    listed: Vec<bool>,
     spoke: Vec<Spoke>,
     outgoing: VecDeque<(usize, to_host::Body)>,
     changes: VecDeque<Change>,
@@ -87,13 +96,15 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// A directory of so many other hosts. Sinks of reliable streams outlive the loss of their host for `patience`.
+    /// A directory of so many other hosts. Sinks of reliable streams outlive the loss of their host for `patience`, which begins
+    /// when it is not listed either.
     pub(crate) fn new(hosts: usize, patience: Duration) -> Self {
         Self {
             own: BTreeMap::new(),
             hosts: (0..hosts).map(|_| BTreeMap::new()).collect(),
             claims: vec![BTreeMap::new(); hosts],
             connected: vec![false; hosts],
+            listed: vec![false; hosts],
             spoke: vec![Spoke::default(); hosts],
             outgoing: VecDeque::new(),
             changes: VecDeque::new(),
@@ -151,11 +162,12 @@ impl Told {
     }
 
     /// Ends what outlives no loss, and sets a time for the rest.
-    fn unsettle(&mut self, host: usize, now: Duration) {
+    fn unsettle(&mut self, host: usize, goes: Duration) {
         let mut gone = Vec::new();
         for (sink, known) in &mut self.hosts[host] {
             if known.announced.qos.unwrap_or_default().reliability() == Reliability::Reliable {
-                known.goes.get_or_insert(now + self.patience);
+                let before = known.goes.filter(|_| goes != LISTED);
+                known.goes = Some(before.map_or(goes, |before| before.min(goes)));
                 self.leaving = true;
             } else {
                 gone.push(*sink);
@@ -186,7 +198,24 @@ impl Directory for Told {
         self.hosts.push(BTreeMap::new());
         self.claims.push(BTreeMap::new());
         self.connected.push(false);
+        self.listed.push(false);
         self.spoke.push(Spoke::default());
+    }
+
+    fn list(&mut self, host: usize, listed: bool, now: Duration) {
+        self.listed[host] = listed;
+        if self.connected[host] {
+            return;
+        }
+        let goes = now + self.patience;
+        for at in self.hosts[host].values_mut().filter_map(|known| known.goes.as_mut()) {
+            *at = if listed { LISTED } else { goes.min(*at) };
+            self.leaving = true;
+        }
+    }
+
+    fn lists(&self, host: usize) -> bool {
+        self.listed[host]
     }
 
     fn knows(&self, host: usize) -> bool {
@@ -205,7 +234,7 @@ impl Directory for Told {
         self.connected[host] = false;
         self.outgoing.retain(|(h, _)| *h != host);
         self.claims[host].clear();
-        self.unsettle(host, now);
+        self.unsettle(host, if self.listed[host] { LISTED } else { now + self.patience });
         let claimed = self.claims.iter().flat_map(|claims| claims.keys().copied());
         let elsewhere: Vec<SinkId> = claimed.filter(|sink| self.hosts[host].contains_key(sink)).collect();
         elsewhere.into_iter().for_each(|sink| self.remove(host, sink));
@@ -216,7 +245,8 @@ impl Directory for Told {
             to_host::Body::Hello(hello) => {
                 let run = <[u8; 16]>::try_from(&hello.run[..]).ok();
                 self.spoke[host] = Spoke { run, again: run.is_some() && run == self.spoke[host].run };
-                self.unsettle(host, now);
+                // It is heard: what it does not name again has no more time because it is listed.
+                self.unsettle(host, now + self.patience);
             }
             to_host::Body::Snapshot(_) => self.all_named(host),
             to_host::Body::Announce(announced) => {
@@ -266,7 +296,8 @@ impl Directory for Told {
                 self.hosts[host].iter().filter(|(_, k)| k.goes.is_some_and(|at| at <= now)).map(|(s, _)| *s).collect();
             due.into_iter().for_each(|sink| self.remove(host, sink));
         }
-        let next = self.hosts.iter().flat_map(|h| h.values().filter_map(|k| k.goes)).min();
+        let times = self.hosts.iter().flat_map(|h| h.values().filter_map(|k| k.goes));
+        let next = times.filter(|at| *at != LISTED).min();
         self.leaving = next.is_some();
         next
     }
@@ -326,6 +357,61 @@ mod tests {
         directory.lost(0, now);
         directory.on_time(now + Duration::from_secs(6));
         assert_eq!(directory.change(), Some(removed(&reliable)));
+    }
+
+    #[test]
+    fn the_patience_with_a_lost_host_begins_when_it_is_not_listed_either() {
+        let (patience, now) = (Duration::from_secs(5), Duration::from_secs(100));
+        let (plain, reliable) = (announce(false), announce(true));
+        for listed_first in [true, false] {
+            let mut directory = Told::new(1, patience);
+            directory.connected(0);
+            for sink in [&plain, &reliable] {
+                directory.heard(0, &to_host::Body::Announce(sink.clone()), now);
+            }
+            assert_eq!(std::iter::from_fn(|| directory.change()).count(), 2);
+            let removed =
+                |sink: &host::Announce| Change::Removed { host: 0, sink: SinkId::from_bytes(&sink.sink).unwrap() };
+            // It may be found again after it was lost.
+            let found = now + patience / 2;
+            if listed_first {
+                directory.list(0, true, now);
+            }
+            directory.lost(0, now);
+            assert_eq!((directory.change(), directory.change()), (Some(removed(&plain)), None));
+            if !listed_first {
+                assert_eq!(directory.on_time(found), Some(now + patience));
+                directory.list(0, true, found);
+            }
+            let late = now + patience * 100;
+            assert_eq!((directory.on_time(late), directory.change()), (None, None), "{listed_first}");
+            directory.list(0, false, late);
+            assert_eq!((directory.on_time(late), directory.change()), (Some(late + patience), None));
+            directory.on_time(late + patience);
+            assert_eq!(directory.change(), Some(removed(&reliable)));
+        }
+    }
+
+    #[test]
+    fn a_listed_host_that_is_heard_again_has_the_patience_for_what_it_does_not_name() {
+        let (patience, now) = (Duration::from_secs(5), Duration::from_secs(100));
+        let hello = |run: u8| to_host::Body::Hello(host::Hello { run: vec![run; 16], ..host::Hello::default() });
+        let mut directory = Told::new(1, patience);
+        let sink = announce(true);
+        directory.list(0, true, now);
+        directory.connected(0);
+        directory.heard(0, &hello(1), now);
+        directory.heard(0, &to_host::Body::Announce(sink), now);
+        assert!(matches!(directory.change(), Some(Change::Added { .. })));
+        directory.lost(0, now);
+        let late = now + patience * 100;
+        directory.connected(0);
+        directory.heard(0, &hello(2), late);
+        // That its new runtime is listed says nothing of the sessions of the old one.
+        directory.list(0, true, late);
+        assert_eq!((directory.on_time(late), directory.change()), (Some(late + patience), None));
+        directory.on_time(late + patience);
+        assert!(matches!(directory.change(), Some(Change::Removed { .. })));
     }
 
     #[test]

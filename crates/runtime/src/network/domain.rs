@@ -296,8 +296,13 @@ impl Domain {
                 Ok(())
             }
             Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
-            // This thread lets nothing wait for one sink in the room of others. `None` is said by a newer version.
-            Some(Body::LinkRoom(_) | Body::SegmentRefuse(_)) | None => Ok(()),
+            Some(Body::LinkRoom(room)) => {
+                let intake = self.intake_of(at, link).ok().and_then(|intake| self.intakes[intake].as_mut());
+                intake.into_iter().for_each(|intake| intake.room = room.bytes);
+                Ok(())
+            }
+            // `None` is said by a newer version.
+            Some(Body::SegmentRefuse(_)) | None => Ok(()),
         }
     }
 
@@ -348,7 +353,10 @@ impl Domain {
             pair: at,
             number: link,
             generation: self.generation,
+            entries: offer.entries,
+            room: u64::MAX,
             out: 0,
+            out_bytes: 0,
             armed: false,
             ending: false,
             held: false,
@@ -502,7 +510,7 @@ impl Domain {
             }
         };
         if let Some(remote) = self.remotes[source].as_mut() {
-            remote.add_tap(sink, outlet);
+            remote.add_tap(sink, outlet, flow.observer);
         }
         if let Some(one) = self.outlets[outlet].as_mut() {
             one.waiting.push((source_number, sink, flow.channel));

@@ -546,6 +546,15 @@ pub(crate) fn give_back_all(intake: &mut intake::Intake, held: &Held, fate: Fate
     for descriptor in held.descriptors() {
         give_back(intake, &descriptor, fate);
         intake.out -= 1;
+        intake.out_bytes -= u64::from(descriptor.length);
+    }
+}
+
+/// The slots of what is under way are lent until [`give_back_all`].
+pub(crate) fn lend(intake: &mut intake::Intake, held: &Held) {
+    for descriptor in held.descriptors() {
+        intake.out += 1;
+        intake.out_bytes += u64::from(descriptor.length);
     }
 }
 

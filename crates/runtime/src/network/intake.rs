@@ -29,8 +29,13 @@ pub(crate) struct Intake {
     pub(crate) pair: usize,
     pub(crate) number: u32,
     pub(crate) generation: u32,
-    /// Slots that are under way.
+    /// The entries of its ring.
+    pub(crate) entries: u32,
+    /// The bytes of slots that its session lets it keep, once that has said so.
+    pub(crate) room: u64,
+    /// Slots that are under way, and the bytes of the messages in them.
     pub(crate) out: u32,
+    pub(crate) out_bytes: u64,
     pub(crate) armed: bool,
     /// Nothing is taken from it now: its one host has enough to do.
     pub(crate) held: bool,
@@ -65,6 +70,8 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) id: SinkId,
+    /// Nothing waits for it.
+    pub(crate) observer: bool,
     /// Its account, by its place at the host.
     pub(crate) account: usize,
     /// The source's session has been told that it is attached.
@@ -114,6 +121,13 @@ impl Source {
     }
 }
 
+impl Route {
+    /// Whether a message at a position of the ring is for observers alone.
+    pub(crate) fn is_watched(&self, position: u64) -> bool {
+        self.sinks.iter().filter(|sink| sink.takes(position)).all(|sink| sink.observer)
+    }
+}
+
 impl Sink {
     /// Whether it takes all that comes, or has not joined yet.
     pub(crate) fn is_steady(&self) -> bool {
@@ -144,6 +158,12 @@ impl Intake {
     /// Whether a larger message of a reliable stream is as most are, in a slot, with nothing said of it but its priority.
     pub(crate) fn is_plain_larger(&self, d: &Descriptor) -> bool {
         self.reliable && d.flags == 0 && d.deadline_ns == 0 && (MAX_COPIED + 1..=MAX_MESSAGE).contains(&d.length)
+    }
+
+    /// Whether so much of a reliable link is under way that what observers of other hosts are late with may keep none of the rest: that
+    /// is for those that messages are meant for. A slot may be twice as large as what lies in it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.reliable && (self.out > self.entries / 2 || self.out_bytes > self.room / 4)
     }
 
     /// Whether what is on the ring from a source is for the same sinks.

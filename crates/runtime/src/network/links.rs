@@ -2,7 +2,7 @@
 
 use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::damping::Steadiness;
-use crate::network::events::{clock_ns, give_back, give_back_all, realtime_ahead};
+use crate::network::events::{clock_ns, give_back, give_back_all, lend, realtime_ahead};
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
 use crate::network::ports::Port;
@@ -329,6 +329,8 @@ impl Hub {
             Load::There => Held::Slot(place),
         };
         let lent = held.place().is_some();
+        let short = intake.is_short();
+        lend(intake, &held);
         let routes = intake.sources.get(&d.source).map_or(&[][..], |s| &s.routes);
         let mut count = 0;
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
@@ -345,14 +347,12 @@ impl Hub {
         if late || count == 0 {
             let fate = if late { Fate::Expired } else { Fate::Dropped };
             if lent {
-                intake.out += held.descriptors().count() as u32;
                 give_back_all(intake, &held, fate);
             } else if !copied {
                 give_back(intake, &d, fate);
             }
             return fate;
         }
-        intake.out += held.descriptors().count() as u32;
         let token = underway.add(held, count);
         let next = Outgoing {
             token,
@@ -373,7 +373,10 @@ impl Hub {
         for route in routes.iter().filter(|r| r.sinks.iter().any(is_for)) {
             next.joined = route.joined.unwrap_or(0);
             let host = &mut hosts[route.host];
-            let Err(why) = host.give(now, route.flow, next) else { continue };
+            // Nobody waits for observers, wherever they are.
+            let watched = short && route.is_watched(position);
+            let given = if watched { Err(Count::SinkFull) } else { host.give(now, route.flow, next) };
+            let Err(why) = given else { continue };
             refused += 1;
             for sink in route.sinks.iter().filter(|s| is_for(s)) {
                 if let Some(account) = host.accounts[sink.account].as_mut() {

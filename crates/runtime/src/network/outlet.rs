@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 /// So many sinks of one source are looked through for closed ones.
 const MANY_TAPS: usize = 256;
 
+/// So many messages that may be dropped wait on a link for its session to know the segments that they lie in.
+const MOST_UNMAPPED: usize = 4096;
+
 /// The size of a new segment, in bytes, for messages that are smaller.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
@@ -83,8 +86,10 @@ struct Waiting {
     slot: Option<SlotId>,
     /// How many frames go with it, if it is a list.
     frames: u32,
-    /// The sinks that it was given to, if it may still be dropped.
+    /// The sinks that it was given to and may still be dropped for: of reliable messages the observers.
     sinks: Vec<SinkId>,
+    /// Reliable: it was given to one that is to lose nothing.
+    needed: bool,
 }
 
 /// Where a sink is in its life.
@@ -104,6 +109,8 @@ pub(crate) struct Tap {
     pub(crate) sink: SinkId,
     pub(crate) outlet: Option<usize>,
     pub(crate) state: TapState,
+    /// Nothing waits for it: neither its source nor what is for others.
+    pub(crate) observer: bool,
     /// It takes messages as lists of where their pieces lie.
     pub(crate) scattered: bool,
     /// The flow's cell in the counters of the sink's session.
@@ -119,7 +126,7 @@ pub(crate) struct Tap {
     /// Messages that were given to its link.
     pub(crate) given: u64,
     finished: u64,
-    /// Reliable: the numbers at the source of those that are not finished.
+    /// Reliable, and no observer: the numbers at the source of those that are not finished.
     sequences: VecDeque<u64>,
     /// Messages that came after it was closed.
     late: u64,
@@ -219,7 +226,7 @@ impl Remote {
         }
     }
 
-    pub(crate) fn add_tap(&mut self, sink: SinkId, outlet: usize) {
+    pub(crate) fn add_tap(&mut self, sink: SinkId, outlet: usize, observer: bool) {
         // Those that are closed and have had their last word, once there are many.
         if self.taps.len() >= MANY_TAPS {
             let over = |t: &Tap| t.state == TapState::Closed && t.finished >= t.given && t.report == t.told;
@@ -230,6 +237,7 @@ impl Remote {
             sink,
             outlet: Some(outlet),
             state: TapState::Opening,
+            observer,
             scattered: false,
             cell: 0,
             join: 0,
@@ -577,15 +585,18 @@ impl Domain {
         self.remotes[source].as_ref().is_some_and(|r| !r.taps.iter().any(|t| t.wants(sequence)))
     }
 
-    /// Whether all links to which a message of a source goes have room for it without a slot.
+    /// Whether all links on which a reliable message of a source may have to wait have room for it without a slot.
     fn has_room(&self, source: usize, sequence: u64) -> bool {
-        self.takers(source, sequence).iter().filter_map(|at| self.outlets[*at].as_ref()).all(Outlet::has_room)
+        let taps = self.remotes[source].iter().flat_map(|remote| &remote.taps);
+        let mut outlets = taps.filter(|t| t.needs(sequence)).filter_map(|t| self.outlets[t.outlet?].as_ref());
+        outlets.all(Outlet::has_room)
     }
 
-    /// There is no memory for a message: it waits if it is reliable, else it is dropped. Returns whether it has left this memory.
+    /// There is no memory for a message: it waits if it is reliable and not for observers alone, else it is dropped. Returns whether it
+    /// has left this memory.
     pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: Vec<u8>) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
-        if remote.reliable {
+        if remote.reliable && remote.taps.iter().any(|tap| tap.needs(d.sequence)) {
             remote.stalled.push_back((d, bytes));
             return false;
         }
@@ -658,22 +669,25 @@ impl Domain {
             if outlet.backlog.is_empty() {
                 pushed = outlet.push(one, inside, held, cap, &mut self.slab);
             }
+            // Nothing waits for room that only observers are short of.
+            let needed = outlet.reliable && remote.taps.iter().any(|t| t.needs(d.sequence) && t.outlet == Some(at));
             let waits = match pushed {
                 Pushed::Done => false,
-                Pushed::NotMapped => outlet.reliable || outlet.backlog.len() < 4096,
-                Pushed::NoRoom => outlet.reliable,
+                Pushed::NotMapped => needed || outlet.backlog.len() < MOST_UNMAPPED,
+                Pushed::NoRoom => needed,
             };
             if waits {
                 slot.into_iter().for_each(|slot| self.slab.hold(slot));
                 let is_given = |t: &&Tap| t.wants(d.sequence) && t.outlet == Some(at);
-                let sinks = remote.taps.iter().filter(is_given).map(|t| t.sink).filter(|_| !outlet.reliable).collect();
-                let (slot, frames) = held;
-                outlet.backlog.push_back(Waiting { descriptor: *one, inline: inside.to_vec(), slot, frames, sinks });
+                let given = remote.taps.iter().filter(is_given);
+                let sinks = given.filter(|t| !outlet.reliable || t.observer).map(|t| t.sink).collect();
+                let ((slot, frames), inline) = (held, inside.to_vec());
+                outlet.backlog.push_back(Waiting { descriptor: *one, inline, slot, frames, sinks, needed });
             }
             for tap in remote.taps.iter_mut().filter(|t| t.wants(d.sequence) && t.outlet == Some(at)) {
                 if pushed == Pushed::Done || waits {
                     tap.given += d.messages();
-                    if remote.reliable {
+                    if remote.reliable && !tap.observer {
                         tap.sequences.push_back(d.sequence);
                     }
                 } else {

@@ -18,8 +18,12 @@ impl Hub {
     /// The directory has found a host.
     pub(crate) fn found(&mut self, address: SocketAddr) {
         let address = Address::Ip(address);
-        let place = self.hosts.iter().position(|h| h.address == address);
-        match place {
+        self.take_found(address);
+        self.list(address, true);
+    }
+
+    fn take_found(&mut self, address: Address) {
+        match self.hosts.iter().position(|h| h.address == address) {
             Some(at) if self.hosts[at].known == Known::Configured => {}
             Some(at) => {
                 self.hosts[at].known = Known::Found;
@@ -42,8 +46,17 @@ impl Hub {
     /// The directory has it no more. Its path may still hear it, and then nothing has happened.
     pub(crate) fn gone(&mut self, address: SocketAddr) {
         let address = Address::Ip(address);
+        self.list(address, false);
         if let Some(host) = self.hosts.iter_mut().find(|h| h.address == address && h.known == Known::Found) {
             host.known = Known::Gone(None);
+        }
+    }
+
+    /// What is waited for of a host that its path has lost, is as long as the directory has it: also of one that is configured.
+    fn list(&mut self, address: Address, listed: bool) {
+        let now = self.now();
+        if let Some(at) = self.hosts.iter().position(|h| h.address == address) {
+            self.directory.list(at, listed, now);
         }
     }
 

@@ -506,6 +506,7 @@ impl Hub {
         }
         let entry = Sink {
             id: sink,
+            observer: announced.observer,
             account,
             open: false,
             join: 0,
@@ -664,6 +665,10 @@ impl Hub {
                     continue;
                 }
                 let Some(remote) = domain.remotes[at].as_mut() else { continue };
+                // The patience with a lost host begins when the directory has lost it as well.
+                if !self.hosts[remote.host].is_connected() && self.directory.lists(remote.host) {
+                    remote.orphaned.iter_mut().for_each(|since| *since = now);
+                }
                 if remote.orphaned.is_some_and(|since| now >= since + patience) {
                     remote.ending = true;
                 }

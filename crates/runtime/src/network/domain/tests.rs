@@ -466,6 +466,62 @@ fn small_reliable_messages_wait_for_a_full_link_in_bounded_memory_and_in_order()
 }
 
 #[test]
+fn an_observer_that_takes_nothing_holds_up_no_reliable_source() {
+    // Beside a sink of another session, and alone.
+    for beside in [true, false] {
+        let mut rig = Rig::new();
+        let (source, entries) = (rig.begins(), u64::from(Config::default().quota.link_entries));
+        if beside {
+            rig.attach(source);
+        }
+        let (ours, socket) = insane_shm::socket::pair().unwrap();
+        let watcher = SessionId(12);
+        let pair = insane_wire::control::Pair { peer: watcher.to_bytes(), ..Default::default() };
+        let at = rig.domain.add_pair(&pair, ours).unwrap();
+        let mut player = Player::new(socket, Config::default().quota.link_entries);
+        let (epoch, sink, peer) = (EPOCH.to_bytes(), OTHER.to_bytes(), watcher.to_bytes());
+        let flow = Flow { epoch, sink, peer, channel: 3, observer: true, ..Default::default() };
+        rig.domain.flow_added(&flow).unwrap();
+        let mut read = |domain: &mut Domain| {
+            for _ in 0..3 {
+                player.read();
+                player.accept();
+                domain.read_pair(at).unwrap();
+            }
+        };
+        read(&mut rig.domain);
+        for tap in &mut rig.domain.remotes[source].as_mut().unwrap().taps {
+            tap.number = Some(1);
+        }
+        let all = 2 * entries + 100;
+        let mut found = Found::default();
+        for sequence in 1..=all {
+            // Some go inside their descriptors, some in slots, of which its session is told.
+            let d = Descriptor { sequence, joined: 1, ..Descriptor::default() };
+            let payload = &[7; 300][..if sequence % 2 == 0 { 300 } else { 20 }];
+            assert!(rig.domain.deliver(source, d, &Arrived::Bytes(payload), 0), "{sequence}");
+            if sequence == 2 {
+                rig.talk();
+                read(&mut rig.domain);
+            }
+            rig.player.take();
+            rig.domain.tend(&mut found);
+        }
+        let remote = rig.domain.remotes[source].as_ref().unwrap();
+        assert_eq!((remote.cursor, remote.last, remote.is_stalled()), (all, all, false), "{beside}");
+        assert!(rig.domain.outlets.iter().flatten().all(|outlet| !outlet.is_behind()), "{beside}");
+        let given: Vec<_> = remote.taps.iter().map(|tap| (tap.observer, tap.given)).collect();
+        let watched = (true, entries);
+        assert_eq!(given, if beside { vec![(false, all), watched] } else { vec![watched] });
+        // What it had no room for is counted for it alone.
+        let remote = rig.domain.remotes[source].as_mut().unwrap();
+        let reports: Vec<_> = remote.reports(Duration::ZERO).map(|r| (r.delivered, r.sink_full)).collect();
+        let watched = (0, all - entries);
+        assert_eq!(reports, if beside { vec![(all, 0), watched] } else { vec![watched] });
+    }
+}
+
+#[test]
 fn a_path_is_told_of_the_sources_alone_whose_sinks_have_got_further() {
     let mut domain = Rig::new().domain;
     let flow = |number| FlowId { lane: 0, number };

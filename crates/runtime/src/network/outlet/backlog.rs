@@ -8,21 +8,21 @@ use insane_wire::id::SinkId;
 impl Waiting {
     /// Whether it was given to a sink of its source, on this link.
     fn is_for(&self, tap: &Tap) -> bool {
-        // What may not be dropped is told by its number.
+        // For whom it may not be dropped is told by its number.
         self.sinks.contains(&tap.sink) || tap.sequences.binary_search(&self.descriptor.sequence).is_ok()
     }
 }
 
 impl Domain {
-    /// Puts on a link what waits for it. What is best effort and finds no room does not wait for that as well: it is dropped, as it
-    /// would have been had its segment been known.
+    /// Puts on a link what waits for it. What is best effort, or for observers alone, and finds no room does not wait for that as
+    /// well: it is dropped, as it would have been had its segment been known.
     pub(crate) fn flush_backlog(&mut self, at: usize) -> bool {
         let cap = self.link_cap();
         let Some(outlet) = self.outlets[at].as_mut() else { return false };
         let mut any = false;
         while let Some(first) = outlet.backlog.pop_front() {
             let pushed = outlet.push(&first.descriptor, &first.inline, (first.slot, first.frames), cap, &mut self.slab);
-            if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && outlet.reliable) {
+            if pushed == Pushed::NotMapped || (pushed == Pushed::NoRoom && first.needed) {
                 outlet.backlog.push_front(first);
                 break;
             }
@@ -64,6 +64,7 @@ impl Domain {
                 (descriptors, messages) = (descriptors + 1, messages + one.descriptor.messages());
                 one.sinks.retain(|s| *s != sink);
                 let stays = others.iter().any(|other| one.is_for(other));
+                one.needed &= others.iter().any(|other| !other.observer && one.is_for(other));
                 one.slot.filter(|_| !stays).map(|slot| slab.unhold(slot));
                 stays
             });

@@ -48,6 +48,11 @@ impl Tap {
         self.state == TapState::Open && self.joined && (self.cursor == 0 || sequence > self.cursor)
     }
 
+    /// Whether a message is for it and, if reliable, may not be dropped.
+    pub(super) fn needs(&self, sequence: u64) -> bool {
+        !self.observer && self.wants(sequence)
+    }
+
     /// There was no room for so many, which were not given to it.
     pub(super) fn found_full(&mut self, messages: u64) {
         self.full += messages;

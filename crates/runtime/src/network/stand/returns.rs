@@ -276,3 +276,39 @@ fn sinks_whose_turn_has_not_come_are_looked_at_few_at_a_time_whatever_is_said() 
     (0..4).for_each(|_| stand.hub.offer_later());
     assert_eq!((stand.hub.later.len(), stand.hub.sinks.len() as u128), (0, all));
 }
+
+#[test]
+fn a_lost_host_that_the_directory_still_has_is_not_given_up() {
+    for listed in [true, false] {
+        let mut stand = Stand::new();
+        let there = SocketAddr::from(([127, 0, 0, 2], 7400));
+        stand.hub.found(there);
+        stand.sink(1, [1; 16], 5, true);
+        // It has a sink, and a source for one here.
+        stand.say(&word(sink_on(stream_name(1), 3, reliable_qos())));
+        stand.say(&source(1, 4, 5));
+        let _players = attached(&mut stand);
+        let holds = |stand: &Stand| {
+            let remotes = stand.hub.domains[0].remotes.iter().flatten().filter(|r| !r.closing).count();
+            (stand.hub.sinks.len(), remotes)
+        };
+        assert_eq!(holds(&stand), (1, 1));
+        let patience = Duration::from_millis(stand.hub.settings.patience_ms + 1000);
+        let waits = |stand: &mut Stand| {
+            let until = stand.now + patience;
+            while stand.now < until {
+                stand.now += Duration::from_millis(200);
+                stand.turns(false);
+            }
+        };
+        if !listed {
+            stand.hub.gone(there);
+        }
+        falls_silent(&mut stand);
+        waits(&mut stand);
+        assert_eq!(holds(&stand), if listed { (1, 1) } else { (0, 0) });
+        stand.hub.gone(there);
+        waits(&mut stand);
+        assert_eq!(holds(&stand), (0, 0));
+    }
+}

@@ -29,12 +29,17 @@ fn reliability(number: u64) -> Qos {
 
 /// The host has a sink for the stream of a session.
 pub(super) fn announce(stand: &mut Stand, number: u64, sink: u8, channel: u64) {
+    announce_as(stand, number, sink, channel, false);
+}
+
+fn announce_as(stand: &mut Stand, number: u64, sink: u8, channel: u64, observer: bool) {
     let announced = wire::Announce {
         domain: "default".into(),
         stream: stream_name(number).to_owned(),
         qos: Some(reliability(number)),
         channel,
         sink: vec![sink; 16],
+        observer,
         ..Default::default()
     };
     stand.say(&encode(&ToHost { body: Some(Body::Announce(announced)) }));
@@ -402,4 +407,32 @@ fn what_is_kept_of_sinks_that_were_attached_to_sources_that_have_ended_is_bounde
         _ => None,
     };
     assert_eq!(stand.heard.iter().filter_map(about).collect::<Vec<_>>(), [[1; 16]]);
+}
+
+#[test]
+fn what_observers_of_a_silent_host_are_to_have_keeps_half_of_a_reliable_link_at_most() {
+    let entries = u64::from(Config::default().quota.link_entries);
+    // By messages, and by the bytes that its session lets a link keep.
+    for room in [None, Some(1 << 20)] {
+        for observer in [true, false] {
+            let mut stand = Stand::new();
+            announce_as(&mut stand, 1, 1, 5, observer);
+            let mut session = Speaker::new(&mut stand, 1, VICTIM, 5);
+            session.open(&mut stand, 0, VICTIM, 1, 5);
+            let (count, stride) = if room.is_some() { (100, 16 << 10) } else { (entries * 3 / 4, 256) };
+            let mut slab = session.with_memory(&mut stand, Geometry::checked(stride, count as u32).unwrap());
+            if let Some(bytes) = room {
+                say(&session.socket, to_peer::Body::LinkRoom(peer::LinkRoom { bytes }), &[]);
+                stand.settle();
+            }
+            for _ in 0..count {
+                session.emit_in(&mut slab, 0, &vec![7; stride as usize]);
+                stand.turns(false);
+            }
+            let most = room.map_or(entries / 2, |bytes| bytes / 4 / stride) + 1;
+            assert_eq!(session.holds(), if observer { most } else { count }, "{room:?}");
+            let counted = stand.hub.domains[0].cells.counters.get(0).unwrap().get(Count::SinkFull);
+            assert_eq!(counted, if observer { count - most } else { 0 });
+        }
+    }
 }
