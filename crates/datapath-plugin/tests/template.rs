@@ -53,9 +53,10 @@ fn what_it_is_is_said() {
     for (options, reason) in [
         (
             &[("path", "/x"), ("colour", "red")][..],
-            "there is no such option; there are path, peer, address, mtu, fail_send_after, fail_receive_after: colour",
+            "there is no such option; there are path, peer, address, mtu, fail_send_after, fail_receive_after, hang_open: colour",
         ),
         (&[("fail_send_after", "-1")], "fail_send_after must be a number of frames: -1"),
+        (&[("hang_open", "long")], "hang_open must be a number of milliseconds: long"),
         (&[("fail_receive_after", "ten")], "fail_receive_after must be a number of frames: ten"),
         (&[("mtu", "70000")], "mtu must be 68 to 9000: 70000"),
         (&[], "path, peer and address must be given"),

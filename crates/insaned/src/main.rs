@@ -105,22 +105,35 @@ fn main() -> ExitCode {
         return print("the configuration is valid\n");
     }
     log(&config);
-    // Before the server, so that a signal during its start is not lost.
-    let signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]);
-    match (signals, Server::start(config)) {
-        (Ok(mut signals), Ok(server)) => {
-            let signal = signals.forever().next();
-            tracing::info!(signal, "told to stop");
-            server.stop();
-            ExitCode::SUCCESS
-        }
-        (Err(e), _) => {
-            eprintln!("insaned: signals: {e}");
-            ExitCode::FAILURE
-        }
-        (_, Err(e)) => {
-            eprintln!("insaned: {}", insane_arguments::flat(&e.to_string()));
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("insaned: {}", insane_arguments::flat(&text));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Serves until a signal says to stop.
+///
+/// # Errors
+/// Why it cannot, or cannot any more: who looks after services starts it again, and sessions come back.
+fn serve(config: Config) -> Result<(), String> {
+    // Before the server, so that a signal during its start is not lost.
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(|e| format!("signals: {e}"))?;
+    let server = Server::start(config).map_err(|e| e.to_string())?;
+    let (watch, handle) = (server.watch(), signals.handle());
+    std::thread::Builder::new()
+        .name("insane-watch".into())
+        .spawn(move || {
+            if watch.wait().is_some() {
+                handle.close();
+            }
+        })
+        .map_err(|e| format!("a thread: {e}"))?;
+    let signal = signals.forever().next();
+    let failed = server.watch().failed();
+    signal.into_iter().for_each(|signal| tracing::info!(signal, "told to stop"));
+    server.stop();
+    failed.map_or(Ok(()), Err)
 }

@@ -16,6 +16,7 @@
 //! | [`server`] | sockets, credentials, descriptors around the core |
 //! | [`network`] | channels to other hosts: one thread, if the configuration has a `[network]` section |
 //! | [`doctor`] | what this host can do, and what is odd |
+//! | [`watch`] | whether a server still serves |
 //!
 //! ```no_run
 //! use insane_runtime::{config::Config, server::Server};
@@ -37,3 +38,4 @@ pub mod network;
 pub mod policy;
 mod rebind;
 pub mod server;
+pub mod watch;

@@ -9,6 +9,7 @@ use crate::doctor;
 use crate::knob::Knob;
 use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
 use crate::rebind;
+use crate::watch::Watch;
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::{map_peer, whole_pages};
@@ -81,6 +82,7 @@ pub struct Server {
     socket: PathBuf,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
+    watch: Watch,
 }
 
 #[derive(Debug)]
@@ -129,7 +131,8 @@ fn host_name(config: &Config) -> String {
 }
 
 impl Server {
-    /// Starts a server on a thread of its own.
+    /// Starts a server on a thread of its own. Datapaths beside kernel UDP are opened by further threads: this blocks for a second at most
+    /// until they are, and what takes longer comes when it is open.
     ///
     /// # Errors
     /// [`StartError`].
@@ -151,7 +154,7 @@ impl Server {
     }
 
     /// As [`Self::start`], but the network side has no thread: it does what it does when the caller polls it. `None` without a
-    /// `[network]` section. Sessions have a thread all the same.
+    /// `[network]` section. Sessions have a thread all the same; that it ended unasked [`Self::watch`] says.
     ///
     /// # Errors
     /// [`StartError`].
@@ -179,8 +182,9 @@ impl Server {
         }
         let host = host_name(&config);
         let knob = Knob::new(config.wait.cpu_latency_knob);
+        let watch = Watch::default();
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
-        let network = Network::start(&config, &mut core, &host, &mut next, over, polled)?;
+        let network = Network::start(&config, &mut core, &host, &mut next, over, (polled, &watch))?;
         let (network, poller) = network.map_or((None, None), |(network, poller)| (Some(network), poller));
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
@@ -199,18 +203,26 @@ impl Server {
             network,
         };
         tracing::info!(socket = %path.display(), "serving");
+        let watched = watch.clone();
         let thread = std::thread::Builder::new()
             .name("insane-sessions".into())
-            .spawn(move || shell.run())
+            .spawn(move || watched.run("sessions", || shell.run()))
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
         file.0 = None;
-        Ok((Self { socket: path, stop, thread: Some(thread) }, poller))
+        Ok((Self { socket: path, stop, thread: Some(thread), watch }, poller))
     }
 
     /// The socket that it serves.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Says when it cannot serve any more, as no process that looks healthy should go on without: a daemon ends then; where the server is
+    /// part of an application, that stops it and starts another. Local channels go on without it.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it.
@@ -220,6 +232,7 @@ impl Server {
 
     fn end(&mut self) {
         if let Some(thread) = self.thread.take() {
+            self.watch.stop();
             let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.socket);
@@ -296,7 +309,8 @@ fn is_socket(path: &Path) -> bool {
 }
 
 impl Shell {
-    fn run(mut self) {
+    fn run(mut self) -> Result<(), String> {
+        let mut ended = Ok(());
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         loop {
             let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
@@ -306,7 +320,7 @@ impl Shell {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => {
-                    tracing::error!(error = %e, "epoll failed, stopping");
+                    ended = Err(format!("epoll: {e}"));
                     break;
                 }
             }
@@ -329,6 +343,7 @@ impl Shell {
             self.knob.want(self.core.has_sinks());
         }
         self.stop_all();
+        ended
     }
 
     fn serve_network(&mut self) {
@@ -739,6 +754,75 @@ fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
+    use insane_datapath::{Address, Armed, Capabilities, DatapathError, Stats};
+
+    /// A datapath that panics when it is asked for what has come.
+    struct Panics(Box<dyn Datapath>);
+
+    impl Datapath for Panics {
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        fn open(&mut self) -> Result<(), DatapathError> {
+            self.0.open()
+        }
+
+        fn address(&self) -> Option<Address> {
+            self.0.address()
+        }
+
+        fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
+            self.0.transmit(batch)
+        }
+
+        fn receive(&mut self, _batch: &mut RxBatch, _place: Option<&mut dyn Place>) -> RxReport {
+            panic!("as it was to")
+        }
+
+        fn arm(&mut self) -> Armed {
+            self.0.arm()
+        }
+
+        fn stats(&self) -> Stats {
+            self.0.stats()
+        }
+
+        fn close(&mut self) {
+            self.0.close();
+        }
+    }
+
+    fn with_network(folder: &Path) -> Config {
+        let mut config = Config::default();
+        config.runtime.socket = folder.join("s");
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        config.network = Some(crate::config::Network { listen: free, ..Default::default() });
+        config
+    }
+
+    #[test]
+    fn a_network_thread_that_panics_is_noticed_and_the_server_still_stops() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = with_network(folder.path());
+        let server = Server::start_over(config.clone(), |_, datapath| Box::new(Panics(datapath))).unwrap();
+        let why = server.watch().wait();
+        assert_eq!(why.as_deref(), Some("the network thread has ended: it panicked: as it was to"));
+        assert_eq!(server.watch().failed(), why);
+        server.stop();
+        assert!(!config.runtime.socket.exists());
+    }
+
+    #[test]
+    fn a_server_that_was_told_to_stop_has_not_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(with_network(folder.path())).unwrap();
+        let watch = server.watch();
+        assert_eq!(watch.failed(), None);
+        server.stop();
+        assert_eq!(watch.wait(), None);
+    }
 
     #[test]
     fn a_server_that_does_not_come_to_be_leaves_no_socket_behind() {

@@ -128,6 +128,37 @@ fn a_plugin_whose_object_comes_later_is_taken_then() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
+#[test]
+fn a_plugin_that_takes_long_to_open_is_taken_then_and_nobody_waits_for_it() {
+    let _watchdog = Watchdog::start("slow", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let [one, two] = two(&library, folder.path(), |end, datapath| {
+        if end == 0 {
+            datapath.options.insert("hang_open".into(), "8000".into());
+        }
+    });
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let report = || status(&a)["network"]["datapaths"][1].clone();
+    let first = report();
+    assert_eq!(
+        (first["state"].as_str(), first["text"].as_str()),
+        (Some("absent"), Some("it is being opened")),
+        "{first}"
+    );
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    goes_over(&stream, "host-1", "udp");
+    let is = towards(&stream, "host-1");
+    assert!(is.reasons[0].contains("host-0 has no plugin: it is being opened"), "{is:?}");
+    source.send(b"meanwhile").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"meanwhile");
+    // That it comes late is no loss: streams are not held off.
+    goes_over(&stream, "host-1", "plugin");
+    let report = report();
+    assert_eq!((report["losses"].as_u64(), report["tries"].as_u64()), (Some(0), Some(0)), "{report}");
+    assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
 /// A plug-in of the source's host says after so many frames that a call of its does not work any more, each time that it was opened: the
 /// stream goes on over UDP, and comes back.
 fn fails_under_a_stream(qos: Qos, call: &str) {

@@ -2,7 +2,8 @@
  *
  * Options: path (where it receives: its socket is made and removed, and what else is there stays), peer (where it sends to), address
  * (its MAC address), and mtu (68 to 9000, by default 1500). To see what becomes of streams when a datapath fails: fail_send_after and
- * fail_receive_after, after how many frames `send` or `receive` says, until it is opened again, that it does not work any more. */
+ * fail_receive_after, after how many frames `send` or `receive` says, until it is opened again, that it does not work any more; and
+ * hang_open, for how many milliseconds `open` does not return. */
 #include <insane_datapath.h>
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ETHERNET 14u
@@ -30,6 +32,7 @@ struct insane_datapath_port {
     uint64_t dropped, calls;
     /* How many frames were sent and received, and after how many that fails; 0: never. */
     uint64_t sent, received, sends, receives;
+    uint64_t hang_open;
 };
 
 static int fail(char *error, size_t capacity, const char *what, const char *value)
@@ -76,7 +79,9 @@ static int set(insane_datapath_port *port, const char *key, const char *value, c
         return set_count(&port->sends, value) == 0 ? 0 : fail(error, capacity, "fail_send_after must be a number of frames", value);
     if (strcmp(key, "fail_receive_after") == 0)
         return set_count(&port->receives, value) == 0 ? 0 : fail(error, capacity, "fail_receive_after must be a number of frames", value);
-    return fail(error, capacity, "there is no such option; there are path, peer, address, mtu, fail_send_after, fail_receive_after", key);
+    if (strcmp(key, "hang_open") == 0)
+        return set_count(&port->hang_open, value) == 0 ? 0 : fail(error, capacity, "hang_open must be a number of milliseconds", value);
+    return fail(error, capacity, "there is no such option; there are path, peer, address, mtu, fail_send_after, fail_receive_after, hang_open", key);
 }
 
 static insane_datapath_port *create(const insane_datapath_option *options, size_t count, char *error, size_t capacity)
@@ -120,6 +125,9 @@ static void remove_stale_socket(const struct sockaddr_un *at)
 
 static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
+    struct timespec left = { (time_t)(port->hang_open / 1000), (long)(port->hang_open % 1000) * 1000000 };
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
     port->memory = malloc((size_t)BUFFERS * port->max_frame);
     if (port->memory == NULL)
         return fail(error, capacity, "memory", strerror(ENOMEM));

@@ -780,6 +780,7 @@ impl Hub {
             match order {
                 ToNetwork::Stop => self.stopping = true,
                 ToNetwork::Opened(ports, chosen) => self.opened(ports, &chosen),
+                ToNetwork::NotOpened(numbers, why) => self.not_opened(&numbers, &why),
                 ToNetwork::Found(address) => self.found(address),
                 ToNetwork::Gone(address) => self.gone(address),
                 ToNetwork::Announce(sink) => {

@@ -77,6 +77,7 @@ use crate::core::{Action, Conn, Core, Credentials};
 use crate::network::pages::Pages;
 use crate::network::threads::{Thread, Threads};
 use crate::rebind::Asked;
+use crate::watch::Watch;
 use insane_datapath::tap;
 use insane_datapath::thread::{Bell, pin};
 use insane_wire::control::{self as session, ToClient, ToRuntime, to_client, to_runtime};
@@ -102,6 +103,8 @@ pub(crate) enum ToNetwork {
     StreamClosed(String, String),
     /// A datapath is open again, or at last: its ports with their numbers, and what was chosen.
     Opened(Vec<(usize, ports::Port)>, String),
+    /// Ports of these numbers could not be opened at the first attempt, and why.
+    NotOpened(Vec<usize>, String),
     /// The directory has found a host.
     Found(SocketAddr),
     /// The directory has it no more.
@@ -259,7 +262,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Opens the datapaths, adds the network's sessions to the core and starts the thread, unless it is to be polled. `None` without a
+    /// Opens the datapaths, or begins to, adds the network's sessions to the core and starts the thread, unless it is to be polled. `None` without a
     /// `[network]` section.
     pub(crate) fn start(
         config: &Config,
@@ -267,12 +270,12 @@ impl Network {
         host: &str,
         next: &mut Conn,
         over: &Over,
-        polled: bool,
+        (polled, watch): (bool, &Watch),
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let (polling, mut threads) = Threads::start(&settings)?;
         let runs = polling.rest(&settings);
-        let ports::All { ports, states, openings } =
+        let ports::All { mut ports, states, openings } =
             ports::open(&settings, config.domains().len() == 1, over, &polling)?;
         let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
@@ -294,11 +297,17 @@ impl Network {
         let (outbox, from) = channel();
         let (to_bell, from_bell) = (Bell::new()?, Bell::new()?);
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
-        // Not by the network's thread either: opening blocks.
-        let openers = openings.into_iter().zip(&ports[1..]).map(|(opening, port)| {
-            reopen::start(opening, port.absent.is_some(), states.clone(), (to.clone(), to_bell.clone()))
-        });
+        // Not by this thread, which is to serve, nor by the network's: opening blocks.
+        let (first, all_tried) = channel();
+        let openers = openings
+            .into_iter()
+            .map(|opening| reopen::start(opening, states.clone(), (to.clone(), to_bell.clone()), first.clone()));
         let openers = openers.collect::<Result<_, _>>()?;
+        drop(first);
+        reopen::wait_for_quick_ones(&all_tried);
+        while let Ok(message) = inbox.try_recv() {
+            reopen::take_first(message, &mut ports, &states);
+        }
         let ends =
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
@@ -310,11 +319,14 @@ impl Network {
         let (thread, poller, own) = if polled {
             (None, Some(Poller::new(hub)), Thread::of_owner(OWN, runs, core))
         } else {
-            let (tell, told) = channel();
+            let ((tell, told), watch) = (channel(), watch.clone());
             let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || {
                 // Who asked waits for that.
                 let _ = tell.send(usize::try_from(core).map_or(Ok(()), pin));
-                hub.run();
+                watch.run(OWN, || {
+                    hub.run();
+                    Ok(())
+                });
             })?;
             let pinned = told.recv().map_err(|_| std::io::Error::other("the network thread does not start"))?;
             (Some(thread), None, Thread::new(OWN, runs, core, pinned.as_ref().copied()))

@@ -1,5 +1,5 @@
-//! The datapaths that the runtime has: opened as the configuration says, one after the other. What cannot be opened is absent, with
-//! the reason, and keeps its place: it may come later (`reopen`). Only kernel UDP must be there.
+//! The datapaths that the runtime has: opened as the configuration says. What is not open is absent, with the reason, and keeps its
+//! place: it may come later (`reopen`). Only kernel UDP must be there.
 
 use crate::config::{self, Kind, Mode, Via};
 use crate::network::control::Sources;
@@ -36,6 +36,9 @@ const RECEIVE_SLOTS: u64 = 64;
 
 /// Shorter payload is copied into its frame whatever the datapath can: naming it costs more.
 const LEAST_APART: u32 = 512;
+
+/// Why a datapath is absent that was not opened yet.
+const NOT_YET: &str = "it is being opened";
 
 /// For payload that is no longer there; no frame is longer.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -245,6 +248,16 @@ pub(crate) struct State {
 
 /// What became of all of them, by their ports: shared by who opens them, who uses them and who reports.
 pub(crate) type States = Arc<Mutex<Vec<State>>>;
+
+/// What a port's datapath is known as once it is open.
+pub(crate) fn note_open(states: &States, number: usize, port: &Port, chosen: &str) {
+    note(states, number, |state| {
+        // What goes over TCP is captured with the datagrams, as both leave: once.
+        let tap = (!port.via().tcp).then(|| port.tap.clone());
+        (state.is, state.tap, state.tries) = (Ok(chosen.to_owned()), tap, 0);
+        state.threads = port.threads.clone();
+    });
+}
 
 /// Changes what is known of one.
 pub(crate) fn note(states: &States, port: usize, change: impl FnOnce(&mut State)) {
@@ -582,11 +595,10 @@ impl Opening {
         [Some(self.at + 1), self.tcp].into_iter().flatten()
     }
 
-    /// The ports for when it is absent, and why.
-    fn absent(&self, why: &str) -> Vec<(usize, Port)> {
+    /// The ports for as long as it was not opened.
+    fn absent(&self) -> impl Iterator<Item = Port> {
         let over = |number| (number != self.at + 1).then_some(self.at + 1);
-        let absent = |number| Port::absent(self.settings.kind, why.to_owned()).over(over(number));
-        self.numbers().map(|number| (number, absent(number))).collect()
+        self.numbers().map(move |number| Port::absent(self.settings.kind, NOT_YET.to_owned()).over(over(number)))
     }
 
     /// Opens it. Returns its ports with their numbers, and what was chosen.
@@ -627,18 +639,18 @@ impl Opening {
     }
 }
 
-/// What was opened: a port for each datapath that the configuration names, kernel UDP first, then one for the TCP of each that has it;
-/// what became of each, and how to open those beside kernel UDP again.
+/// A port for each datapath that the configuration names, kernel UDP first, then one for the TCP of each that has it; what became of each,
+/// and how to open those beside kernel UDP.
 pub(crate) struct All {
     pub(crate) ports: Vec<Port>,
     pub(crate) states: Vec<State>,
     pub(crate) openings: Vec<Opening>,
 }
 
-/// Opens everything that the configuration names.
+/// Opens kernel UDP. All else that the configuration names is absent: opening it takes who knows how long (`reopen`).
 ///
 /// # Errors
-/// What is wrong with kernel UDP. Opening another one may take three seconds, if another process still has its interface.
+/// What is wrong with kernel UDP.
 pub(crate) fn open(
     settings: &config::Network,
     one_domain: bool,
@@ -665,21 +677,10 @@ pub(crate) fn open(
         next += usize::from(one.tcp);
         let (settings, over, threads) = (one.clone(), over.clone(), threads.of(one.place()));
         let opening = Opening { settings, at, tcp, one_domain, peers, over, threads };
-        let (ports, is) = match opening.open() {
-            Ok((ports, chosen)) => (ports, Ok(chosen)),
-            Err(e) => {
-                let reason = e.to_string();
-                tracing::warn!(kind = one.kind.name(), interface = one.place(), reason, "datapath absent");
-                (opening.absent(&reason), Err(reason))
-            }
-        };
-        for (_, port) in ports {
+        for port in opening.absent() {
             let (interface, address, via) = (one.place().to_owned(), one.address.clone(), port.via());
-            let (tap, tries) = (is.is_ok().then(|| port.tap.clone()), u64::from(is.is_err()));
-            // What goes over TCP is captured with the datagrams, as both leave: once.
-            let tap = tap.filter(|_| !via.tcp);
-            let (is, threads) = (is.clone(), port.threads.clone());
-            let state = State { via, interface, address, is, tap, threads, losses: 0, tries, lost: None };
+            let (is, threads) = (Err(NOT_YET.to_owned()), port.threads.clone());
+            let state = State { via, interface, address, is, tap: None, threads, losses: 0, tries: 0, lost: None };
             if via.tcp {
                 with_tcp.push((port, state));
             } else {

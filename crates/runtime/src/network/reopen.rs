@@ -1,9 +1,9 @@
-//! Datapaths that come later, or go and come back: one whose device was not there at the start, whose interface was taken away, or whose
-//! plug-in has failed.
+//! Datapaths that come, or go and come back: one that is opened for the first time, whose device was not there at the start, whose
+//! interface was taken away, or whose plug-in has failed.
 //!
 //! A port keeps its number, and the paths over it stay, as over an interface that is down: flows move to other paths, and back. Opening
-//! blocks, so each datapath beside kernel UDP has a thread that does nothing else, and sleeps while the datapath is there. It tries at
-//! once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
+//! blocks, and nobody knows for how long, so each datapath beside kernel UDP has a thread that does nothing else, from the first time on,
+//! and sleeps while the datapath is there. It tries at once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
 //! appears; never twice within a second. When streams come back to it is said elsewhere (`damping`).
 //!
 //! What was lost stays as long as somebody has a frame that it has lent: memory is let go of when nobody can read it any more. Until then what
@@ -12,7 +12,7 @@
 use crate::config::Kind;
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
-use crate::network::ports::{Interface, Opening, Port, State, States, note};
+use crate::network::ports::{Interface, Opening, Port, State, States, note, note_open};
 use crate::network::{Bell, ToNetwork};
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
@@ -24,6 +24,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// How often it is looked whether an interface is there while it is waited for.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// For how long the start of a runtime waits for datapaths that are opened for the first time: most are there by then, DPDK's EAL among
+/// them, and who opens a session at once finds them. What takes longer comes later. Well below what sessions wait for their first answer.
+const QUICK: Duration = Duration::from_secs(1);
 
 /// What the thread of a datapath is told. It ends when nobody can tell it anything any more.
 pub(crate) enum Order {
@@ -66,22 +70,44 @@ impl Rhythm {
     }
 }
 
-/// Starts the thread of a datapath, which is tried at once if it is `absent`.
+/// Starts the thread of a datapath, which is tried at once. `first` is dropped when that has come to something.
 pub(crate) fn start(
     opening: Opening,
-    absent: bool,
     states: States,
     network: (Sender<ToNetwork>, Bell),
+    first: Sender<()>,
 ) -> std::io::Result<Sender<Order>> {
     let (to, orders) = channel();
     let thread = std::thread::Builder::new().name("insane-open".into());
-    thread.spawn(move || serve(&opening, absent, &states, &network, &orders))?;
+    thread.spawn(move || serve(&opening, first, &states, &network, &orders))?;
     Ok(to)
+}
+
+/// Waits until all that have it have dropped their end, no longer than [`QUICK`].
+pub(crate) fn wait_for_quick_ones(first: &Receiver<()>) {
+    let _ = first.recv_timeout(QUICK);
+}
+
+/// Takes what an opener says before the network side runs.
+pub(crate) fn take_first(message: ToNetwork, ports: &mut [Port], states: &States) {
+    match message {
+        ToNetwork::Opened(opened, chosen) => {
+            for (number, port) in opened {
+                note_open(states, number, &port, &chosen);
+                ports[number] = port;
+            }
+        }
+        ToNetwork::NotOpened(numbers, why) => {
+            numbers.into_iter().for_each(|number| ports[number].absent = Some(why.clone()));
+        }
+        // Nobody else speaks yet.
+        _ => {}
+    }
 }
 
 fn serve(
     opening: &Opening,
-    mut absent: bool,
+    first: Sender<()>,
     states: &States,
     (to, bell): &(Sender<ToNetwork>, Bell),
     orders: &Receiver<Order>,
@@ -90,14 +116,11 @@ fn serve(
     let interface =
         Some(&opening.settings.interface).filter(|name| !name.is_empty()).and_then(|name| Interface::new(name));
     let there = || interface.as_ref().and_then(Interface::now);
-    let mut rhythm = Rhythm::new();
-    if absent {
-        // It was tried just now.
-        rhythm.try_at(Duration::ZERO, there());
-    }
+    let (mut rhythm, mut absent, mut first) = (Rhythm::new(), true, Some(first));
     loop {
+        let look = if first.is_some() { Duration::ZERO } else { LOOK };
         let order =
-            if absent { orders.recv_timeout(LOOK) } else { orders.recv().map_err(|_| RecvTimeoutError::Disconnected) };
+            if absent { orders.recv_timeout(look) } else { orders.recv().map_err(|_| RecvTimeoutError::Disconnected) };
         match order {
             Ok(Order::Close(mut datapath)) => datapath.close(),
             Ok(Order::Open) => {
@@ -130,8 +153,16 @@ fn serve(
                     state.is = Err(reason.clone());
                 };
                 opening.numbers().for_each(|number| note(states, number, failed));
+                // Until then there was no reason; later ones are in reports.
+                if first.is_some() {
+                    if to.send(ToNetwork::NotOpened(opening.numbers().collect(), reason)).is_err() {
+                        return;
+                    }
+                    bell.ring();
+                }
             }
         }
+        first = None;
     }
 }
 
@@ -269,12 +300,8 @@ impl Hub {
         let now = self.now();
         let mut numbers = Vec::new();
         for (number, port) in ports {
-            tracing::info!(kind = port.via().name(), chosen, "datapath is back");
-            note(&self.states, number, |state| {
-                let tap = (!port.via().tcp).then(|| port.tap.clone());
-                (state.is, state.tap, state.tries) = (Ok(chosen.to_owned()), tap, 0);
-                state.threads = port.threads.clone();
-            });
+            tracing::info!(kind = port.via().name(), chosen, "datapath taken");
+            note_open(&self.states, number, &port, chosen);
             self.ports[number] = port;
             self.lend_out(number);
             self.tell_limits(number);
@@ -294,6 +321,15 @@ impl Hub {
             }
         }
         self.pass_on();
+    }
+
+    /// Ports could not be opened at the first attempt: streams that would be over them are told why.
+    pub(crate) fn not_opened(&mut self, numbers: &[usize], why: &str) {
+        for number in numbers {
+            let absent = self.ports.get_mut(*number).and_then(|port| port.absent.as_mut());
+            absent.into_iter().for_each(|absent| why.clone_into(absent));
+        }
+        (0..self.hosts.len()).for_each(|host| self.tell_all_moved(host));
     }
 
     /// Frames of another length may go by a port now, and come.

@@ -1,0 +1,108 @@
+//! The daemon where something does not go as it should: a datapath that is never open, a thread that ends. Without a C compiler: SKIPPED.
+
+use insane::Session;
+use insane_runtime::config::{Config, Datapath, Kind};
+use insane_tests_host::Watchdog;
+use insane_tests_host::programs::{Running, program};
+use insane_tests_network::cables::plugin_template;
+use insane_tests_network::{LIMIT, config, eventually, free_addresses, reliable, status};
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const TEST: Duration = Duration::from_secs(60);
+
+/// The daemon with this configuration, its socket and file in a folder, and a session.
+fn start(folder: &Path, mut config: Config, change: impl FnOnce(&mut Command)) -> (Running, Session) {
+    config.runtime.socket = folder.join("s");
+    let file = folder.join("insaned.toml");
+    std::fs::write(&file, config.to_toml()).unwrap();
+    let mut command = Command::new(program("insaned", "insaned"));
+    command.arg("--config").arg(&file);
+    change(&mut command);
+    let mut daemon = Running::start(&mut command);
+    assert!(eventually(|| config.runtime.socket.exists() || daemon.has_ended()));
+    let session = Session::builder("session").socket(&config.runtime.socket).open();
+    (daemon, session.unwrap_or_else(|e| panic!("{e}")))
+}
+
+#[test]
+fn a_datapath_that_is_never_open_keeps_nobody_from_local_channels_and_the_daemon_ends_when_told() {
+    let _watchdog = Watchdog::start("never open", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = plugin_template(folder.path()) else { return };
+    let address = free_addresses(1);
+    let mut config = config("host-0", address[0], &address);
+    let place = |end: &str| folder.path().join(end).display().to_string();
+    let hangs = ("hang_open", "1000000000".into());
+    let options = [("path", place("end0")), ("peer", place("end1")), ("address", "02:99:00:00:00:01".into()), hangs];
+    config.network.get_or_insert_default().datapath = vec![Datapath {
+        kind: Kind::Plugin,
+        library: library.display().to_string(),
+        address: "10.0.0.101/24".into(),
+        options: options.map(|(key, value)| (key.to_owned(), value)).into(),
+        ..Datapath::default()
+    }];
+    let (daemon, session) = start(folder.path(), config, |_| ());
+    let stream = session.stream(reliable()).unwrap();
+    let sink = stream.sink("c").unwrap();
+    let source = stream.source("c").unwrap();
+    assert_eq!(source.wait_for_sinks(1, LIMIT), 1);
+    source.send(b"local").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"local");
+    let report = status(&session)["network"]["datapaths"][1].clone();
+    assert_eq!(report["text"].as_str(), Some("it is being opened"), "{report}");
+    daemon.signal(Signal::TERM);
+    let said = daemon.end(LIMIT);
+    assert_eq!(said.code(), 0, "{said:?}");
+    assert!(!folder.path().join("s").exists());
+}
+
+/// Loaded into the daemon: at a signal, its epoll descriptors become something that cannot be waited for.
+const BREAKS_EPOLL: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static void breaks(int signal)
+{
+    (void)signal;
+    int other = open("/dev/null", O_RDONLY);
+    for (int n = 0; n < 256; n++) {
+        char name[64], is[64] = "";
+        snprintf(name, sizeof name, "/proc/self/fd/%d", n);
+        if (readlink(name, is, sizeof is - 1) > 0 && strcmp(is, "anon_inode:[eventpoll]") == 0)
+            dup2(other, n);
+    }
+}
+__attribute__((constructor)) static void begin(void)
+{
+    signal(SIGUSR1, breaks);
+}
+"#;
+
+#[test]
+fn a_daemon_whose_session_thread_cannot_go_on_ends_with_a_reason() {
+    let _watchdog = Watchdog::start("a thread ends", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let (source, object) = (folder.path().join("breaks.c"), folder.path().join("breaks.so"));
+    std::fs::write(&source, BREAKS_EPOLL).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&object).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: there is no C compiler");
+        return;
+    }
+    let (mut daemon, session) = start(folder.path(), Config::default(), |command| {
+        command.env("LD_PRELOAD", &object);
+    });
+    daemon.signal(Signal::USR1);
+    // Whatever happens wakes its thread, which waits again then.
+    drop(session);
+    assert!(eventually(|| daemon.has_ended()), "it goes on");
+    let said = daemon.end(LIMIT);
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.err.contains("insaned: the sessions thread has ended: epoll: "), "{said:?}");
+    assert!(!folder.path().join("s").exists());
+}
