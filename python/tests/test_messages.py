@@ -36,6 +36,19 @@ def test_a_message_of_every_size_arrives_whole(session: insane.Session, size: in
     assert (outcome.intended, outcome.delivered, outcome.pending) == (1, 1, 0)
 
 
+def test_a_sink_that_spins_takes_the_core_and_the_others_leave_it(session: insane.Session) -> None:
+    taken = {}
+    for wait in ("adaptive", "spin", "sleep"):
+        sink = session.stream().sink("nothing comes", wait=wait)
+        before = time.thread_time()
+        with pytest.raises(insane.TimedOut):
+            sink.consume(1)
+        taken[wait] = time.thread_time() - before
+        sink.close()
+    # Compared with each other only: how much of a core there is depends on who else is on the machine.
+    assert taken["spin"] >= 10 * max(taken["sleep"], taken["adaptive"]), taken
+
+
 def test_buffers_are_written_and_read_without_a_copy(session: insane.Session) -> None:
     source, sink = pair(session, "views")
     buffer = source.buffer(10_000)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int passed, failed;
@@ -25,6 +26,20 @@ static void take_many(const void *data, size_t length, uint64_t sequence, void *
     struct many *many = user;
     if (length == 8 && sequence > 0 && *(const unsigned char *)data == many->next) many->count++;
     many->next++;
+}
+
+/* The processor time in seconds that this thread takes while it waits a second for a message that does not come. */
+static double time_of_waiting(insane_stream_t *stream, int wait)
+{
+    insane_sink_t *sink = NULL;
+    insane_buffer_t buffer = { 0 };
+    struct timespec from, to;
+    CHECK(insane_create_sink_named(stream, "nothing comes", wait, NULL, NULL, &sink) == 0);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    CHECK(insane_consume_data(sink, INSANE_BLOCKING, 1000, &buffer) == -INSANE_TIMEOUT);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    CHECK(insane_close_sink(sink) == 0);
+    return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
 }
 
 int main(void)
@@ -116,6 +131,9 @@ int main(void)
     buffer.length = buffer.capacity + 1;
     CHECK(insane_emit_data(source, &buffer) == -INSANE_BUFFER_OVERRUN);
     CHECK(insane_emit_data(source, &buffer) == bad);
+    CHECK(insane_emit_data(source, NULL) == bad && insane_emit_more(source, NULL) == bad);
+    CHECK(insane_discard_buffer(source, NULL) == bad && insane_release_buffer(sink, NULL) == bad);
+    CHECK(insane_contiguous(sink, NULL) == bad && insane_consume_data(sink, INSANE_NONBLOCKING, 0, NULL) == bad);
     CHECK(insane_get_buffer(source, 100, 0, &buffer) == 0 && insane_discard_buffer(source, &buffer) == 0);
     CHECK(insane_discard_buffer(source, &buffer) == bad);
 
@@ -208,6 +226,19 @@ int main(void)
                             && ((unsigned char *)other.data)[size - 1] == (unsigned char)size));
         CHECK(insane_release_buffer(sink, &other) == 0);
     }
+
+    /* `data` only says where to write: without it the message goes from where it was written. */
+    CHECK(insane_get_buffer(source, 5, 0, &buffer) == 0);
+    memcpy(buffer.data, "howdy", 5);
+    buffer.data = NULL;
+    CHECK(insane_emit_data(source, &buffer) > 0);
+    CHECK(insane_consume_data(sink, INSANE_BLOCKING, 5000, &other) == 0 && other.length == 5);
+    CHECK(memcmp(other.data, "howdy", 5) == 0 && insane_release_buffer(sink, &other) == 0);
+
+    /* Compared with each other only: how much of a core there is depends on who else is on the machine. */
+    double spin = time_of_waiting(stream, INSANE_WAIT_SPIN), sleep = time_of_waiting(stream, INSANE_WAIT_SLEEP);
+    double adaptive = time_of_waiting(stream, INSANE_WAIT_ADAPTIVE);
+    CHECK(spin >= 10 * sleep && spin >= 10 * adaptive);
 
     /* A child has none of its parent's memory and threads, and says so with every call. */
     insane_buffer_t lent = { 0 };

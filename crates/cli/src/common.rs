@@ -254,6 +254,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_word_for_waiting_is_its_own_way() {
+        let ways = ["spin", "adaptive", "sleep"].map(parse_wait);
+        assert_eq!(ways, [Ok(Wait::Spin), Ok(Wait::Adaptive), Ok(Wait::Sleep)]);
+    }
+
+    #[test]
     fn percentiles() {
         let samples: Vec<u64> = (1..=1000).collect();
         assert_eq!(spans(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");

@@ -1,6 +1,6 @@
 //! Handles on sinks: what is closed stays closed, and everybody who waits is woken.
 
-use insane::{Code, Message, Qos, Reliability, Sink, SourceOptions, Wait};
+use insane::{Code, Message, Qos, Reliability, Sink, SinkOptions, SourceOptions, Wait};
 use insane_shm::counters::Count;
 use insane_tests_host::{Host, Watchdog, reconcile};
 use std::future::Future;
@@ -191,6 +191,55 @@ fn the_last_waker_of_a_task_may_have_messages() {
     reconcile([&a, &b], sent, sent);
 }
 
+/// A name as C has it after `INSANE`: `_SINK_FULL` of `SinkFull`.
+fn in_c(name: &str) -> String {
+    let mut c = String::new();
+    for letter in name.chars() {
+        c.extend(letter.is_uppercase().then_some('_'));
+        c.push(letter.to_ascii_uppercase());
+    }
+    c
+}
+
+#[test]
+fn errors_have_the_same_numbers_in_c() {
+    let path = format!("{}/../../crates/capi/include/insane.h", env!("CARGO_MANIFEST_DIR"));
+    let header = std::fs::read_to_string(path).unwrap();
+    let (_, after) = header.split_once("enum insane_code {").expect("the enum");
+    let (body, _) = after.split_once('}').expect("its end");
+    let named: Vec<&str> = body.split(',').map(str::trim).collect();
+    let codes: Vec<String> =
+        Code::ALL.iter().map(|code| format!("INSANE{} = {}", in_c(code.name()), code.number())).collect();
+    assert_eq!(named, codes);
+}
+
+/// The processor time that the calling thread takes while it waits a second for a message that does not come.
+fn time_of_waiting(wait: Wait, sink: &Sink) -> Duration {
+    let spent = || {
+        let at = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(at.tv_sec.unsigned_abs(), at.tv_nsec.unsigned_abs() as u32)
+    };
+    let before = spent();
+    assert_eq!(sink.consume_timeout(Duration::from_secs(1)).unwrap_err().code(), Code::Timeout, "{wait:?}");
+    spent() - before
+}
+
+#[test]
+fn a_sink_that_spins_takes_the_core_and_the_others_leave_it() {
+    let _watchdog = Watchdog::start("waits", LIMIT);
+    let host = Host::start();
+    let session = host.session("waits");
+    let stream = session.stream(Qos::default()).unwrap();
+    let [adaptive, spin, sleep] = [Wait::Adaptive, Wait::Spin, Wait::Sleep].map(|wait| {
+        let sink = stream.sink_with("c", SinkOptions { wait, ..SinkOptions::default() }).unwrap();
+        time_of_waiting(wait, &sink)
+    });
+    // Compared with each other only: how much of a core there is depends on who else is on the machine.
+    for (other, name) in [(sleep, "sleep"), (adaptive, "adaptive")] {
+        assert!(spin >= other * 10, "spin took {spin:?} of a second, {name} {other:?}");
+    }
+}
+
 #[test]
 fn events_have_the_same_numbers_in_all_languages() {
     let numbers: Vec<u32> = insane::Event::ALL.iter().map(|(number, _)| *number).collect();
@@ -200,11 +249,7 @@ fn events_have_the_same_numbers_in_all_languages() {
     let (header, stub, guide) =
         (read("crates/capi/include/insane.h"), read("python/insane/_native.pyi"), read("docs/guide/README.md"));
     for (number, name) in insane::Event::ALL {
-        let mut c = String::new();
-        for letter in name.chars() {
-            c.extend(letter.is_uppercase().then_some('_'));
-            c.push(letter.to_ascii_uppercase());
-        }
+        let c = in_c(name);
         assert!(header.contains(&format!("INSANE_EVENT{c} = {number}")), "{name} in C");
         assert!(stub.contains(&format!("{number} {name}")), "{name} in Python");
         assert!(guide.contains(&format!("{number} `{name}`")), "{name} in the guide");
