@@ -353,7 +353,7 @@ def test_events_say_what_happened(session: insane.Session) -> None:
         source.send(b"x")
         assert bytes(sink.consume(5)) == b"x"
     end = time.monotonic() + 10
-    events: list[tuple[int, str, str]] = []
+    events: list[insane.Event] = []
     while not events and time.monotonic() < end:
         events = session.events()
         time.sleep(0.005)
