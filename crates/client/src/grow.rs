@@ -83,6 +83,8 @@ impl Source {
         let segment = huge.map_or_else(|| Segment::create(geometry, false), Ok);
         let segment = Arc::new(segment.inspect_err(|_| session.tell_segments(&self.stream))?);
         let number = self.stream.tx.visit().add_segment(segment)?;
+        // Before others can have what was given back: who is told of their memory first would see more than the quota.
+        session.tell_segments(&self.stream);
         drop(growing);
         session.share_segment(&self.stream, number);
         Ok(())

@@ -14,7 +14,7 @@ use insane_shm::counters::{CellState, Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{SharedMemory, map_peer, whole_pages};
 use insane_shm::ring::LAYOUT;
-use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::segment::{Geometry, SegmentView, most_mapped};
 use insane_shm::slab::{MAX_SEGMENTS, may_map};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_shm::steps::{Step, reach};
@@ -522,7 +522,7 @@ impl Peers {
     }
 
     fn segment_added(&mut self, at: usize, link: u32, add: &peer::SegmentAdd, fds: Vec<OwnedFd>) -> Result<()> {
-        let quota = self.shared.limits().memory_bytes;
+        let most = most_mapped(self.shared.limits().memory_bytes);
         let Some(pair) = self.pairs[at].as_mut() else { return Ok(()) };
         let of_pair: usize = pair.incoming.values().map(|i| i.segments).sum();
         let mapped: u64 = pair.incoming.values().map(|i| i.mapped).sum();
@@ -539,9 +539,9 @@ impl Peers {
         }
         let geometry = Geometry::checked(add.stride, add.slots)?;
         let fd = fds.first().ok_or_else(|| refuse("a segment without memory"))?;
-        // What another session may own, with all its streams. The network's memory is the runtime's, which its own configuration bounds.
-        let limit = if pair.network { u64::MAX } else { quota.saturating_sub(mapped) };
-        let view = SegmentView::map(fd.as_fd(), geometry, limit).map_err(|e| refuse(e.about_segment(mapped, quota)))?;
+        // Twice what another session may own, with all its streams. The network's memory is the runtime's, which its own configuration bounds.
+        let limit = if pair.network { u64::MAX } else { most.saturating_sub(mapped) };
+        let view = SegmentView::map(fd.as_fd(), geometry, limit).map_err(|e| refuse(e.about_segment(mapped, most)))?;
         incoming.mapped += view.bytes();
         let mut rx = incoming.stream.rx.visit();
         if let Some(l) = rx.links[incoming.at].as_mut() {

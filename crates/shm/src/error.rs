@@ -67,11 +67,11 @@ impl ShmError {
     /// As words for the session that gave a segment which could not be mapped. `mapped`: bytes of its segments that are; `quota`: how many may
     /// be.
     #[must_use]
-    pub fn about_segment(&self, mapped: u64, quota: u64) -> String {
+    pub fn about_segment(&self, mapped: u64, most: u64) -> String {
         match self {
             Self::Limit { needs, .. } => format!(
-                "a segment of {needs} bytes more than the {mapped} that are mapped of its session, which may have {quota} in all \
-                 (quota.memory_mib_per_session)"
+                "a segment of {needs} bytes more than the {mapped} that are mapped of its session, of which {most} may be: twice \
+                 quota.memory_mib_per_session"
             ),
             other => other.to_string(),
         }

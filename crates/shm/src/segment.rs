@@ -15,6 +15,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
+/// The most bytes of segments that are mapped of a session that may own `quota`: twice as much. What it gives back may be told after what takes its
+/// place, and it may have had more before its runtime began anew with a smaller quota.
+#[must_use]
+pub const fn most_mapped(quota: u64) -> u64 {
+    quota.saturating_mul(2)
+}
+
 /// The smallest slot in bytes.
 pub const MIN_STRIDE: u64 = 256;
 

@@ -238,7 +238,7 @@ fn who_gives_segments_without_end_is_stopped_long_before_the_kernel_stops_its_pe
     others_go_on_and_reconcile(&host, "segments", (&session, &sink));
 }
 
-/// One stream's segments may have all that a session may own, or those of all its streams together.
+/// One stream's segments may have twice what a session may own, or those of all its streams together.
 #[test]
 fn who_gives_more_memory_with_all_its_streams_than_it_may_own_is_cut_off_with_the_reason() {
     let _watchdog = Watchdog::start("all streams", LIMIT);
@@ -252,9 +252,9 @@ fn who_gives_more_memory_with_all_its_streams_than_it_may_own_is_cut_off_with_th
     let offer = peer::LinkOffer { stream: other.name().to_owned(), entries, reliable: false, layout: LAYOUT };
     say(&liar.socket, 2, Body::LinkOffer(offer), &[memory.fd()]).unwrap();
     answer(&liar.socket, |b| matches!(b, Body::LinkAccept(_)));
-    let large = Segment::create(Geometry::checked(4096, 300).unwrap(), false).unwrap();
+    let large = Segment::create(Geometry::checked(4096, 600).unwrap(), false).unwrap();
     for link in [1, 2] {
-        let add = peer::SegmentAdd { segment: 1, stride: 4096, slots: 300, headroom: 0, bytes: large.bytes() };
+        let add = peer::SegmentAdd { segment: 1, stride: 4096, slots: 600, headroom: 0, bytes: large.bytes() };
         say(&liar.socket, link, Body::SegmentAdd(add), &[large.fd()]).unwrap();
         if link == 1 {
             answer(&liar.socket, |b| matches!(b, Body::SegmentAck(_)));

@@ -41,13 +41,14 @@ static void stats(const insane_datapath_port *port, insane_datapath_stats *stats
 static void describe(const insane_datapath_port *port, char *text, size_t capacity)
 {
     size_t at = (size_t)snprintf(text, capacity, "%s", port->chosen);
+    if (port->memif && at < capacity)
+        at += (size_t)snprintf(text + at, capacity - at, "; peers heard between bursts: %lu",
+                               atomic_load_explicit(&port->heard, memory_order_relaxed));
     uint64_t all = 0;
     for (uint16_t queue = 0; queue < port->queues; queue++)
         all += port->came[queue];
     for (uint16_t queue = 0; port->queues > 1 && all > 0 && queue < port->queues && at < capacity; queue++)
         at += (size_t)snprintf(text + at, capacity - at, "%s%" PRIu64, queue == 0 ? "; frames by its queues: " : ", ", port->came[queue]);
-    if (port->memif && at < capacity)
-        snprintf(text + at, capacity - at, "; peers heard between bursts: %lu", atomic_load_explicit(&port->heard, memory_order_relaxed));
 }
 
 static const insane_datapath_table table = {

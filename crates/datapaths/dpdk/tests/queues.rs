@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -200,8 +201,9 @@ fn start(device: &str) -> Peer {
     Peer(command.stdin(Stdio::piped()).spawn().expect("it starts"))
 }
 
-/// What it sends by two queues comes by two, and each queue's in order.
+/// What it sends by two queues comes by two, and each queue's in order. The port is open.
 fn take_from_two(port: &mut PluginDatapath, mut peer: Peer) {
+    peer.0.stdin.as_mut().expect("it is asked").write_all(b"g").expect("it hears");
     let (mut rx, mut next, start) = (slots(port), [0u32; 2], Instant::now());
     while next.iter().sum::<u32>() < FRAMES as u32 {
         port.receive(&mut rx, None);

@@ -328,6 +328,12 @@ impl Datapath {
         if self.interface.is_empty() { self.device.split(',').next().unwrap_or_default() } else { &self.interface }
     }
 
+    /// Whether it is DPDK on a card, by its PCI address, and not a port in software.
+    fn is_card(&self) -> bool {
+        // As in `0000:01:00.0`; no device in software has colons in its name.
+        self.kind == Kind::Dpdk && self.interface.is_empty() && self.place().contains(':')
+    }
+
     /// The interfaces whose frames it takes or that it makes: its own, or those that the arguments of DPDK's device name.
     fn interfaces(&self) -> impl Iterator<Item = &str> {
         let own = (!self.interface.is_empty()).then_some(self.interface.as_str());
@@ -431,8 +437,15 @@ pub(super) fn check(network: &Network) -> Result<(), ConfigError> {
                     "an interface that no other datapath has, by whichever key: a queue has one owner",
                 );
             }
-            if [other.kind, one.kind] == [Kind::Dpdk; 2] && (&other.eal, &other.library) != (&one.eal, &one.library) {
-                return refuse("eal", &one.eal, "the same for all: DPDK starts once in a process");
+            if [other.kind, one.kind] == [Kind::Dpdk; 2] {
+                if (&other.eal, &other.library) != (&one.eal, &one.library) {
+                    return refuse("eal", &one.eal, "the same for all: DPDK starts once in a process");
+                }
+                // Without it cards and ports in software start DPDK each in its way.
+                if one.eal.is_empty() && other.is_card() != one.is_card() {
+                    let takes = "arguments that fit a card and a port in software, the same for both: DPDK starts once in a process";
+                    return refuse("eal", &one.eal, takes);
+                }
             }
             if other.prefix().map(|p| p.address) == one.prefix().map(|p| p.address) {
                 return refuse("address", &one.address, "an address that no other datapath has");
@@ -599,6 +612,10 @@ mod tests {
             (
                 &format!("{}{}", dpdk("device = \"net_a\""), dpdk("device = \"net_b\"\neal = \"-m 64\"")),
                 "DPDK starts once",
+            ),
+            (
+                &format!("{}{}", dpdk("device = \"0000:01:00.0\""), dpdk("device = \"net_memif0,socket=/run/m\"")),
+                "network.datapath[1].eal = : it takes arguments that fit a card and a port in software",
             ),
             ("[[network.datapath]]\nkind = \"xdp\"", "network.datapath[0].interface"),
             ("[[network.datapath]]\ninterface = \"eth0\"", "network.datapath[0].address"),

@@ -19,7 +19,7 @@ use insane_shm::counters::{Counters, bytes as counter_bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Producer, ReturnBlock};
 use insane_shm::memory::{Backing, SharedMemory, map_peer, whole_pages};
 use insane_shm::ring::LAYOUT;
-use insane_shm::segment::{Geometry, SegmentView};
+use insane_shm::segment::{Geometry, SegmentView, most_mapped};
 use insane_shm::slab::{MAX_SEGMENTS, Slab, may_map};
 use insane_shm::socket::{Outbox, Received, receive};
 use insane_wire::control::Flow;
@@ -393,10 +393,10 @@ impl Domain {
         }
         let geometry = Geometry::checked(add.stride, add.slots).map_err(memory_error)?;
         let fd = fds.first().ok_or("a segment without memory")?;
-        // What the session may own, with all its streams.
-        let quota = self.session_memory;
-        let view = SegmentView::map(fd.as_fd(), geometry, quota.saturating_sub(mapped));
-        let view = view.map_err(|e| e.about_segment(mapped, quota))?;
+        // Twice what the session may own, with all its streams.
+        let most = most_mapped(self.session_memory);
+        let view = SegmentView::map(fd.as_fd(), geometry, most.saturating_sub(mapped));
+        let view = view.map_err(|e| e.about_segment(mapped, most))?;
         intake.mapped += view.bytes();
         let slot = usize::from(number);
         if intake.segments.len() <= slot {

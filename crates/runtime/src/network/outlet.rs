@@ -456,8 +456,9 @@ impl Domain {
         if let Some(remote) = self.remotes[source].as_mut().filter(|r| r.stalled.is_empty()) {
             remote.see(d.joined);
         }
-        // Nobody is to get it: what it was is counted, and its memory is free at once.
-        if reliable && self.is_unwanted(source, d.sequence) {
+        // Nobody is to get it: what it was is counted, and its memory is free at once. Behind what waits for memory it is not known yet who
+        // is: sinks that joined meanwhile are seen in their turn.
+        if reliable && !self.is_behind(source) && self.is_unwanted(source, d.sequence) {
             self.hand_out(source, &mut d, &[], held);
             return true;
         }
@@ -465,7 +466,7 @@ impl Domain {
             return self.deliver_parts(source, d, total, parts);
         }
         // Those before it wait for memory: so does it, and its slot may be what they wait for.
-        if let Some(slot) = held.filter(|_| self.remotes[source].as_ref().is_some_and(Remote::is_stalled)) {
+        if let Some(slot) = held.filter(|_| self.is_behind(source)) {
             let bytes = self.slab.written(slot, 0, d.length).unwrap_or(&[]).to_vec();
             self.slab.unhold(slot);
             d.flags |= FLAG_COPIED;
@@ -480,7 +481,7 @@ impl Domain {
         let mut slot = held;
         if let Arrived::Bytes(bytes) = arrived {
             let packed = d.flags & FLAG_PACKED != 0;
-            let behind = self.remotes[source].as_ref().is_some_and(Remote::is_stalled);
+            let behind = self.is_behind(source);
             let small = !packed && !behind && bytes.len() <= INLINE_BYTES;
             // On a link without room a reliable one waits in a slot, an empty one too: the domain's memory bounds how many do.
             if small && (!reliable || self.has_room(source, d.sequence)) {
@@ -581,6 +582,11 @@ impl Domain {
         self.remotes[source].as_ref().is_some_and(|remote| remote.reliable)
     }
 
+    /// Whether messages of a source wait for memory.
+    pub(crate) fn is_behind(&self, source: usize) -> bool {
+        self.remotes[source].as_ref().is_some_and(Remote::is_stalled)
+    }
+
     fn is_unwanted(&self, source: usize, sequence: u64) -> bool {
         self.remotes[source].as_ref().is_some_and(|r| !r.taps.iter().any(|t| t.wants(sequence)))
     }
@@ -596,7 +602,7 @@ impl Domain {
     /// has left this memory.
     pub(crate) fn no_memory(&mut self, source: usize, d: Descriptor, bytes: Vec<u8>) -> bool {
         let Some(remote) = self.remotes[source].as_mut() else { return true };
-        if remote.reliable && remote.taps.iter().any(|tap| tap.needs(d.sequence)) {
+        if remote.reliable && (remote.is_stalled() || remote.taps.iter().any(|tap| tap.needs(d.sequence))) {
             remote.stalled.push_back((d, bytes));
             return false;
         }
@@ -666,6 +672,7 @@ impl Domain {
             }
             let (one, slot) = (&one, held.0);
             let mut pushed = Pushed::NotMapped;
+            let stride = slot.map_or(0, |slot| self.slab.stride(slot.segment));
             if outlet.backlog.is_empty() {
                 pushed = outlet.push(one, inside, held, cap, &mut self.slab);
             }
@@ -673,7 +680,8 @@ impl Domain {
             let needed = outlet.reliable && remote.taps.iter().any(|t| t.needs(d.sequence) && t.outlet == Some(at));
             let waits = match pushed {
                 Pushed::Done => false,
-                Pushed::NotMapped => needed || outlet.backlog.len() < MOST_UNMAPPED,
+                // Who maps nothing keeps no more of the memory for that than a link may hold.
+                Pushed::NotMapped => needed || outlet.backlog.len() < MOST_UNMAPPED && outlet.could_hold(stride, cap),
                 Pushed::NoRoom => needed,
             };
             if waits {

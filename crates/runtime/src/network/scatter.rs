@@ -7,7 +7,7 @@
 //! What goes beyond is copied together into one slot, as for everybody else, and said to be.
 
 use crate::network::domain::Domain;
-use crate::network::outlet::{Arrived, Outlet, Remote, Tap, TapState};
+use crate::network::outlet::{Arrived, Outlet, Tap, TapState};
 use insane_datapath::Lendable;
 use insane_datapath::memory::Slot;
 use insane_shm::link::{Descriptor, FLAG_COPIED};
@@ -462,7 +462,7 @@ impl Domain {
     pub(crate) fn deliver_parts(&mut self, source: usize, mut d: Descriptor, total: u32, parts: Parts) -> bool {
         d.length = total;
         self.hand_out_gathered();
-        let behind = self.remotes[source].as_ref().is_some_and(Remote::is_stalled);
+        let behind = self.is_behind(source);
         let (list, parts) = match if behind { Err(parts) } else { self.make_list(source, &d, parts) } {
             Ok(list) => (Some(list), None),
             Err(parts) => (None, Some(parts)),
@@ -470,7 +470,8 @@ impl Domain {
         let listed = |at: &usize| list.as_ref().is_some_and(|list| list.outlets.contains(at));
         let others: Vec<usize> = self.takers(source, d.sequence).into_iter().filter(|at| !listed(at)).collect();
         let mut whole = None;
-        if !others.is_empty() {
+        // Behind others it waits also if nobody is known yet to whom it will go.
+        if behind || !others.is_empty() {
             d.flags |= FLAG_COPIED;
             let asked = |at: &usize| self.outlets[*at].as_ref().is_some_and(|outlet| outlet.scattered);
             self.scatter.counts.copied += u64::from(others.iter().any(asked));

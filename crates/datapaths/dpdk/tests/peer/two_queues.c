@@ -1,7 +1,8 @@
 /* A DPDK program that sends by two queues, as INSANE never does: two_queues DEVICE TO FRAMES.
  *
  * Frame n of those to the MAC address TO goes by queue n % 2, says after its Ethernet header which that was and the how manieth it is of
- * that queue, and is sent again until there is room. Then it waits for the end of its input, so that no peer sees it go. */
+ * that queue, and is sent again until there is room. It begins when a byte of its input tells it to: what it sends while the other
+ * end is being opened may be thrown away there. Then it waits for the end of its input, so that no peer sees it go. */
 #define _GNU_SOURCE
 #include <rte_eal.h>
 #include <rte_ethdev.h>
@@ -77,6 +78,7 @@ int main(int count, char **arguments)
     struct rte_eth_link link = { 0 };
     while (rte_eth_link_get_nowait(0, &link) != 0 || link.link_status != RTE_ETH_LINK_UP)
         usleep(1000);
+    need(getchar() == 'g', "the word to go");
     for (uint32_t number = 0; number < (uint32_t)atoi(arguments[3]); number++) {
         struct rte_mbuf *made = frame(pool, &to, number), *came[32];
         need(made != NULL, "a frame");

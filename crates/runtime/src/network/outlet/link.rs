@@ -99,6 +99,12 @@ impl Outlet {
         }
     }
 
+    /// Whether a message in a slot of so many bytes may wait behind those that wait, as far as memory goes: counted as if all were as large.
+    pub(super) fn could_hold(&self, bytes: u64, cap: u64) -> bool {
+        let waiting = self.backlog.len() as u64;
+        waiting == 0 || (waiting + 1).saturating_mul(bytes).saturating_add(self.held) <= cap
+    }
+
     /// Puts a message on the link. `false`: there is no room now, or its segment is not mapped yet.
     pub(super) fn push(
         &mut self,
