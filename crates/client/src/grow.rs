@@ -86,7 +86,7 @@ impl Source {
         // Before others can have what was given back: who is told of their memory first would see more than the quota.
         session.tell_segments(&self.stream);
         drop(growing);
-        session.share_segment(&self.stream, number);
+        session.await_mapped(&self.stream, number);
         Ok(())
     }
 

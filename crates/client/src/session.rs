@@ -403,9 +403,8 @@ impl Shared {
         self.wait_until(Duration::from_millis(500), || stream.tx.visit().source(number).is_none());
     }
 
-    /// Shares the stream's segments with all its links and waits until they are mapped, at most a second.
-    pub(crate) fn share_segment(&self, stream: &Arc<StreamShared>, number: u16) {
-        self.tell_segments(stream);
+    /// Waits until all the stream's links have mapped a segment that they were told of, at most a second.
+    pub(crate) fn await_mapped(&self, stream: &Arc<StreamShared>, number: u16) {
         self.wait_until(Duration::from_secs(1), || {
             stream.tx.visit().links.iter().flatten().all(|l| l.producer.is_mapped(number))
         });

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use insane_datapath::Address;
 use insane_datapath::batch::{Place, RxBatch, RxReport, Taken, land};
-use insane_datapath::raw::{InPlace, RawDatapath};
+use insane_datapath::raw::{InPlace, RawDatapath, Whole};
 use insane_netstack::{Arrival, Payload, Received};
 
-use crate::strays::{Whole, is_datagram};
+use crate::strays::is_datagram;
 use crate::{Datagrams, Opened, nanoseconds};
 
 /// The most datagrams that are kept while an answer is looked for.

@@ -2,12 +2,10 @@
 //! connections and puts packets together.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use insane_datapath::raw::InPlace;
 use insane_datapath::thread::Bell;
 use insane_netstack::ether::{self, Ethernet};
 use insane_netstack::ip::{Ip, UDP};
@@ -113,26 +111,6 @@ pub(crate) fn is_datagram(frame: &[u8], port: u16) -> bool {
         Some(ip.protocol == UDP && ip.fragment.is_none() && !ip.extended && to == port.to_be_bytes())
     };
     datagram().unwrap_or(false)
-}
-
-/// A frame in memory of ours.
-pub(crate) struct Whole<'a>(pub(crate) &'a [u8]);
-
-impl InPlace for Whole<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn first(&self) -> &[u8] {
-        self.0
-    }
-
-    fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
-        let bytes = self.0.get(range).unwrap_or(&[]);
-        let count = bytes.len().min(out.len());
-        out[..count].copy_from_slice(&bytes[..count]);
-        count
-    }
 }
 
 #[cfg(test)]

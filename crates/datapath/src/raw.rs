@@ -30,6 +30,27 @@ pub trait RawDatapath: Datapath {
     }
 }
 
+/// A frame that lies in one piece, in memory of one's own.
+#[derive(Debug, Clone, Copy)]
+pub struct Whole<'a>(pub &'a [u8]);
+
+impl InPlace for Whole<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn first(&self) -> &[u8] {
+        self.0
+    }
+
+    fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
+        let bytes = self.0.get(range).unwrap_or(&[]);
+        let count = bytes.len().min(out.len());
+        out[..count].copy_from_slice(&bytes[..count]);
+        count
+    }
+}
+
 /// What receives beside a datapath of raw frames: see [`RawDatapath::split_raw`].
 #[derive(Default)]
 pub struct RawSplit {

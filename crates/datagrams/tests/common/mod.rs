@@ -1,12 +1,11 @@
 //! A cable in memory: a device of raw frames at each end.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use insane_datapath::batch::{Outcome, Place, RxBatch, RxReport, TxBatch, TxReport};
-use insane_datapath::raw::{Front, InPlace, RawDatapath};
+use insane_datapath::raw::{Front, InPlace, RawDatapath, Whole};
 use insane_datapath::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -119,23 +118,6 @@ impl Datapath for Wire {
             queue.open = false;
             queue.frames.clear();
         }
-    }
-}
-
-struct Whole<'a>(&'a [u8]);
-
-impl InPlace for Whole<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn first(&self) -> &[u8] {
-        self.0
-    }
-
-    fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
-        out[..range.len()].copy_from_slice(&self.0[range.clone()]);
-        range.len()
     }
 }
 
