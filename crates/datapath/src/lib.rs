@@ -230,15 +230,20 @@ impl core::ops::Add for Stats {
 }
 
 /// What receives beside a datapath: see [`Datapath::split`].
-#[derive(Default)]
-pub struct Split {
+pub struct Split<D: ?Sized = dyn Datapath> {
     /// The parts, open.
-    pub parts: Vec<Box<dyn Datapath>>,
+    pub parts: Vec<Box<D>>,
     /// Why there are not as many as were asked for.
     pub short: Option<String>,
 }
 
-impl core::fmt::Debug for Split {
+impl<D: ?Sized> Default for Split<D> {
+    fn default() -> Self {
+        Self { parts: Vec::new(), short: None }
+    }
+}
+
+impl<D: ?Sized> core::fmt::Debug for Split<D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Split").field("parts", &self.parts.len()).field("short", &self.short).finish()
     }

@@ -52,19 +52,7 @@ impl InPlace for Whole<'_> {
 }
 
 /// What receives beside a datapath of raw frames: see [`RawDatapath::split_raw`].
-#[derive(Default)]
-pub struct RawSplit {
-    /// The parts, open.
-    pub parts: Vec<Box<dyn RawDatapath>>,
-    /// Why there are not as many as were asked for.
-    pub short: Option<String>,
-}
-
-impl core::fmt::Debug for RawSplit {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("RawSplit").field("parts", &self.parts.len()).field("short", &self.short).finish()
-    }
-}
+pub type RawSplit = crate::Split<dyn RawDatapath>;
 
 impl<R: RawDatapath + ?Sized> RawDatapath for Box<R> {
     fn transmit_behind(&mut self, batch: &mut TxBatch<'_>, front: &mut dyn Front) -> TxReport {
