@@ -75,6 +75,7 @@ struct insane_datapath_port {
     int wake_of[MOST_QUEUES]; /* of each queue */
     int gathered;   /* all of those in one, where there are several, or -1 */
     bool wakes, wake_counts, armed;
+    bool may_be_busy; /* it did not open, which may be as another socket has its queue */
     struct rte_mempool *rx, *tx, *lend;
     /* The bytes of `rx`'s buffers, if they can be shown to others: a sealed memfd, or -1. What lies around them is not in it. */
     int shown_fd;

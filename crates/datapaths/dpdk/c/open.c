@@ -36,6 +36,11 @@
 /* Payload shorter than this is better copied than attached. */
 #define GATHER_FROM 512u
 
+/* How long a port is tried whose queue another socket may have, and how often, in milliseconds. The kernel lets go of a closed AF_XDP
+ * socket's queue later, and a process that was forked while the socket was made has it until it becomes another program. */
+#define PATIENCE_MS 3000
+#define RETRY_MS 10
+
 /* Devices come and go one at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -464,6 +469,7 @@ static int configure(insane_datapath_port *port, char *error, size_t capacity)
         if (result == 0 && xdp)
             keep_xdp(port, before, count);
     }
+    port->may_be_busy = xdp && result != 0;
     for (uint16_t queue = 0; queue < sending && result == 0; queue++)
         result = rte_eth_tx_queue_setup(port->id, queue, send, where, NULL);
     if (result != 0)
@@ -553,7 +559,7 @@ static void close_locked(insane_datapath_port *port)
         close(port->membership);
 }
 
-int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
+static int open_once(insane_datapath_port *port, char *error, size_t capacity)
 {
     struct choice choice = port->choice;
     *port = (insane_datapath_port){
@@ -563,6 +569,17 @@ int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *
     if (result != 0)
         close_locked(port);
     pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int32_t port_open(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
+{
+    int result = open_once(port, error, capacity);
+    /* DPDK does not say why. Each time from the beginning: what the driver had put into its rings is gone with a failure. */
+    for (unsigned waited = 0; result != 0 && port->may_be_busy && waited < PATIENCE_MS; waited += RETRY_MS) {
+        rte_delay_us_sleep(RETRY_MS * 1000);
+        result = open_once(port, error, capacity);
+    }
     if (result != 0)
         return result;
     port_look(port);

@@ -125,6 +125,30 @@ fn conforms_over_af_xdp() {
     });
 }
 
+/// A port waits for a queue that another socket has for a moment, as the kernel lets go of a closed one's later: here that of a port
+/// which closes half a second after the other began to open.
+#[test]
+fn a_queue_that_is_still_busy_is_waited_for() {
+    if !insane_tests_namespaces::has_af_xdp() {
+        return;
+    }
+    let Some(dpdk) = dpdk() else { return };
+    let Some(cable) = cable(1500) else { return };
+    let before = open_by(dpdk, "net_af_xdp", &cable, 0);
+    let port = std::thread::scope(|scope| {
+        let next = scope.spawn(|| open_by(dpdk, "net_af_xdp", &cable, 0));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(!next.is_finished(), "it has opened beside the other");
+        cable.inside(0, || drop(before));
+        next.join().expect("it opens once the other has closed")
+    });
+    let mut rig = Rig { a: open_by(dpdk, "net_af_xdp", &cable, 1), b: port };
+    suite::frames_arrive_whole(&mut rig);
+    let Rig { a, b } = rig;
+    cable.inside(1, || drop(a));
+    cable.inside(0, || drop(b));
+}
+
 /// Runs a ping from a namespace to the end.
 fn ping(cable: &Namespaces, from: usize, to: &str) -> Child {
     let mut command = Command::new("ip");
