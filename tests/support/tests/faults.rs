@@ -204,6 +204,15 @@ fn the_same_seed_makes_the_same_faults() {
     assert_ne!(first, came(2));
 }
 
+/// Says that it is over, also when a check fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn a_plan_changes_while_messages_flow() {
     const MESSAGES: u64 = 20_000;
@@ -233,6 +242,7 @@ fn a_plan_changes_while_messages_flow() {
         last = message.sequence();
     };
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| change(faults.clone()));
         for n in 1..=MESSAGES {
             source.send(&payload(n, 100)).unwrap();
@@ -248,7 +258,6 @@ fn a_plan_changes_while_messages_flow() {
                 }
             }
         }
-        over.store(true, Ordering::Release);
     });
     faults.set(QUIET);
     let injected = faults.injected();
