@@ -144,7 +144,7 @@ impl Control {
     }
 
     /// Lets messages go when they are due, until the source is gone: nobody may call it any more.
-    fn keep_time(&self, stream: &Weak<StreamShared>, number: u32) {
+    pub(crate) fn keep_time(&self, stream: &Weak<StreamShared>, number: u32) {
         let mut state = self.lock();
         loop {
             let left = state.due.map(|due| due.saturating_duration_since(Instant::now()));

@@ -96,7 +96,7 @@ impl Tx {
         self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap)) || self.link_has_room_again(at, bytes)
     }
 
-    /// As [`TxLink::has_room_again`]; what came back is noted at once.
+    /// As `TxLink::has_room_again`; what came back is noted at once.
     #[inline(never)]
     fn link_has_room_again(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;

@@ -212,12 +212,19 @@ impl Tx {
     }
 
     /// Whether a source has a plan.
+    #[inline(always)]
     pub(super) fn has_faults(&self, index: usize) -> bool {
         self.sources.get(index).and_then(Option::as_ref).is_some_and(|source| source.faults.is_some())
     }
 
     /// Whether a call that borrows memory for a source is to be told that there is none.
+    #[inline(always)]
     pub(crate) fn refuses(&mut self, index: usize) -> bool {
+        self.has_faults(index) && self.draws_a_refusal(index)
+    }
+
+    #[cold]
+    fn draws_a_refusal(&mut self, index: usize) -> bool {
         let Some(Some(TxSource { faults: Some(faults), .. })) = self.sources.get_mut(index) else { return false };
         let drawn = faults.calls.part();
         let mut state = faults.control.lock();
@@ -227,8 +234,9 @@ impl Tx {
     }
 
     /// Whether a source's plan leaves no room for who asks, on some link.
+    #[inline(always)]
     pub(super) fn is_made_full(&mut self, index: usize) -> bool {
-        self.made_full(index, |_| true)
+        self.has_faults(index) && self.made_full(index, |_| true)
     }
 
     /// As [`Self::is_made_full`], on one link.
@@ -236,6 +244,7 @@ impl Tx {
         self.made_full(index, |link| link == at)
     }
 
+    #[cold]
     fn made_full(&mut self, index: usize, asked: impl Fn(usize) -> bool) -> bool {
         let Self { sources, links, .. } = self;
         let Some(Some(TxSource { faults: Some(faults), routes, .. })) = sources.get_mut(index) else { return false };

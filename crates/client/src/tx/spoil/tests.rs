@@ -136,3 +136,22 @@ fn who_asks_for_room_waits_instead_of_losing() {
     control.set(Plan::default());
     assert!(tx.has_room(0, Place::NONE));
 }
+
+#[test]
+fn links_to_the_runtime_are_left_alone() {
+    let (mut tx, mut consumer) = source_and_sink();
+    tx.links[0].as_mut().unwrap().network = true;
+    let control = inject(&mut tx, Plan { lose_ppm: 1_000_000, cut: true, ..Plan::default() }, 1);
+    assert!(tx.has_room(0, Place::NONE) && tx.full_links(0, Place::NONE).is_empty());
+    assert_eq!((emit_one(&mut tx, 0), take_all(&mut consumer)), (1, vec![1]));
+    assert_eq!(control.injected(), Injected::default());
+}
+
+#[test]
+fn the_thread_that_lets_messages_go_ends_with_the_plan() {
+    let (mut tx, _consumer) = source_and_sink();
+    let control = inject(&mut tx, Plan::default(), 1);
+    let timer = std::thread::spawn(move || control.keep_time(&std::sync::Weak::new(), 0));
+    inject(&mut tx, Plan::default(), 2);
+    timer.join().unwrap();
+}
