@@ -25,6 +25,8 @@ mod blocks;
 mod cells;
 mod cursors;
 pub mod error;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod fork;
 mod grow;
 mod log;

@@ -424,7 +424,7 @@ impl Rx {
     /// Takes the sink's next message: from its queue, or from a link, round robin. Never blocks.
     ///
     /// # Errors
-    /// [`Code::Closed`].
+    /// [`crate::Code::Closed`].
     #[inline(always)]
     pub(crate) fn take(&mut self, sink: usize) -> Result<Option<RawMessage>> {
         // The usual case in one straight line: one more message of the source that the last one came from.

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 pub struct Source {
     pub(crate) stream: Arc<StreamShared>,
     /// Its place in the stream, which is its own as long as this handle lives, and its number, which is for ever.
-    index: usize,
-    number: u32,
+    pub(crate) index: usize,
+    pub(crate) number: u32,
     epoch: Epoch,
     channel: ChannelId,
     options: SourceOptions,
@@ -67,6 +67,11 @@ impl RawBuffer {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    #[inline]
+    fn in_a_block(tx: &mut Tx) -> Self {
+        Self { base: tx.blocks.lend().cast(), place: Place::NONE, capacity: INLINE_BYTES }
     }
 
     #[inline]
@@ -191,7 +196,7 @@ impl Source {
     }
 
     #[inline]
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.forks == fork::count() { Ok(()) } else { Err(Code::Forked.into()) }
     }
 
@@ -222,9 +227,11 @@ impl Source {
     fn borrow(&self, len: usize) -> Result<RawBuffer> {
         self.check()?;
         let mut tx = self.stream.tx.lock();
+        if tx.refuses(self.index) {
+            return Err(Code::NoBuffer.into());
+        }
         if goes_inside(len, self.stream.reliable) {
-            let base = tx.blocks.lend().cast();
-            return Ok(RawBuffer { base, place: Place::NONE, capacity: INLINE_BYTES });
+            return Ok(RawBuffer::in_a_block(&mut tx));
         }
         if self.packs
             && len <= MAX_MESSAGE as usize
@@ -390,6 +397,9 @@ impl Source {
         self.check()?;
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
         let mut tx = self.stream.tx.lock();
+        if tx.refuses(self.index) {
+            return Err(Code::NoBuffer.into());
+        }
         if let Some(sequence) = self.pack(&mut tx, payload, more) {
             return Ok(Token(sequence));
         }
@@ -404,6 +414,9 @@ impl Source {
         self.check()?;
         insane_shm::steps::reach(insane_shm::steps::Step::Fill);
         let mut tx = self.stream.tx.lock();
+        if tx.refuses(self.index) {
+            return Ok(None);
+        }
         if !tx.is_short(self.index)
             && let Some(sequence) = self.pack(&mut tx, payload, more)
         {
@@ -510,10 +523,15 @@ impl Source {
 
     /// As [`Self::borrow`], of memory that is free now; `None`: none is.
     fn try_borrow(&self, len: usize) -> Result<Option<RawBuffer>> {
-        if goes_inside(len, self.stream.reliable) {
-            return self.borrow(len).map(Some);
+        let mut tx = self.stream.tx.lock();
+        if tx.refuses(self.index) {
+            return Ok(None);
         }
-        let mut taken = self.stream.tx.lock().take(len as u64);
+        if goes_inside(len, self.stream.reliable) {
+            return Ok(Some(RawBuffer::in_a_block(&mut tx)));
+        }
+        let mut taken = tx.take(len as u64);
+        drop(tx);
         if taken.is_none() {
             match self.ensure_slots(len) {
                 Err(e) if e.code() == Code::NoBuffer => {}
@@ -750,7 +768,7 @@ impl Source {
             let word = link.producer.wait_word(announced);
             let room = !tx.full_links(self.index, place).contains(&first);
             // Nobody is woken by these.
-            let unseen = parked || !tx.reaches(first, place);
+            let unseen = parked || !tx.reaches(first, place) || tx.is_made_full_on(self.index, first);
             drop(tx);
             if !room {
                 // In slices, so that the end of the link is seen too.

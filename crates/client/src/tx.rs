@@ -23,12 +23,18 @@ mod outcome;
 mod pack;
 mod places;
 mod room;
+#[cfg(feature = "faults")]
+mod spoil;
 #[cfg(test)]
 mod tests;
+#[cfg(not(feature = "faults"))]
+mod unspoiled;
 
 pub use outcome::Outcome;
 pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
 pub(crate) use places::Places;
+#[cfg(feature = "faults")]
+pub(crate) use spoil::Faults;
 
 /// How many drops and how many ended flows a source remembers for the outcome of its tokens.
 const REMEMBERED: usize = 4096;
@@ -139,6 +145,9 @@ pub(crate) struct TxSource {
     /// How many packs in a row were closed before a piece of them that was lent came back: whoever fills several buffers at a
     /// time has nothing of packs.
     pub(crate) astray: u8,
+    /// What its tests do to its messages.
+    #[cfg(feature = "faults")]
+    pub(crate) faults: Option<Box<Faults>>,
 }
 
 /// The flows of one source over one link.
@@ -661,7 +670,19 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn emit_small(&mut self, index: usize, payload: &[u8]) -> Option<u64> {
         let Some(Some(source)) = self.sources.get_mut(index) else { return None };
-        let TxSource { number, sequence, cell, routes, pack: None, channel, priority, .. } = source else {
+        let TxSource {
+            number,
+            sequence,
+            cell,
+            routes,
+            pack: None,
+            #[cfg(feature = "faults")]
+                faults: None,
+            channel,
+            priority,
+            ..
+        } = source
+        else {
             return None;
         };
         let [route] = &mut routes[..] else { return None };
@@ -735,6 +756,14 @@ impl Tx {
         for route in &mut source.routes {
             if let Some(Some(link)) = self.links.get_mut(route.link) {
                 descriptor.joined = route.joined;
+                #[cfg(feature = "faults")]
+                if let Some(faults) = &mut source.faults
+                    && let Some(looked) =
+                        faults.take(link, route, (&descriptor, emit), (bytes, self.link_cap), &mut self.slab)
+                {
+                    full |= looked;
+                    continue;
+                }
                 full |= link.give(&mut route.flows, &descriptor, emit, bytes, self.link_cap, &mut self.slab);
             }
         }
@@ -765,6 +794,7 @@ impl Tx {
         let r = source.routes.iter().position(|r| r.link == at)?;
         let f = source.routes[r].flows.iter().position(|f| f.sink == sink)?;
         self.close_pack(index, false);
+        self.let_go_on(index, at);
         let source = self.sources[index].as_mut()?;
         let flow = source.routes[r].flows.remove(f);
         let link = self.links[at].as_mut();

@@ -96,6 +96,10 @@ impl Tx {
         if source.pack.is_some() || source.routes.is_empty() {
             return source.pack.is_some();
         }
+        // A plan is for single messages.
+        if self.has_faults(index) {
+            return false;
+        }
         let slot_bytes = if wide { WIDE_BYTES } else { PACK_BYTES };
         if self.slab.available(slot_bytes) == 0 {
             self.reclaim_all();

@@ -33,6 +33,8 @@ impl TxSource {
             pack: None,
             batching: false,
             astray: 0,
+            #[cfg(feature = "faults")]
+            faults: None,
         }
     }
 }

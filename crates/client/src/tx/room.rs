@@ -9,13 +9,17 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn has_room(&mut self, source: usize, place: Place) -> bool {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
-        self.have_room(source, bytes) && (self.fresh.is_empty() || self.is_mapped(source, place))
+        !self.is_made_full(source)
+            && self.have_room(source, bytes)
+            && (self.fresh.is_empty() || self.is_mapped(source, place))
     }
 
     /// As [`Self::has_room`], for a message in any slot of `bytes`.
     #[inline(always)]
     pub(crate) fn has_room_for(&mut self, source: usize, bytes: u64) -> bool {
-        self.have_room(source, bytes) && (self.fresh.is_empty() || bytes == 0 || self.is_all_mapped(source))
+        !self.is_made_full(source)
+            && self.have_room(source, bytes)
+            && (self.fresh.is_empty() || bytes == 0 || self.is_all_mapped(source))
     }
 
     #[inline(never)]
@@ -76,7 +80,8 @@ impl Tx {
     pub(crate) fn full_links(&mut self, source: usize, place: Place) -> Vec<usize> {
         let bytes = place.slot().map_or(0, |s| self.slab.stride(s.segment));
         let links: Vec<usize> = self.waited_for(source).collect();
-        let is_full = |l: &usize| !self.link_has_room(*l, bytes) || !self.reaches(*l, place);
+        let is_full =
+            |l: &usize| self.is_made_full_on(source, *l) || !self.link_has_room(*l, bytes) || !self.reaches(*l, place);
         links.into_iter().filter(is_full).collect()
     }
 
@@ -91,7 +96,7 @@ impl Tx {
         self.links[at].as_ref().is_none_or(|link| link.fits_for_all(bytes, cap)) || self.link_has_room_again(at, bytes)
     }
 
-    /// As [`TxLink::has_room_again`]; what came back is noted at once.
+    /// As `TxLink::has_room_again`; what came back is noted at once.
     #[inline(never)]
     fn link_has_room_again(&mut self, at: usize, bytes: u64) -> bool {
         let cap = self.link_cap;

@@ -3,10 +3,10 @@ use insane_shm::counters::{CellState, bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, ReturnBlock};
 use insane_shm::memory::Heap;
 
-const ENTRIES: u32 = 16;
+pub(super) const ENTRIES: u32 = 16;
 
 /// A source of small messages on a best-effort stream, and the link to its only sink.
-fn source_and_sink() -> (Tx, Consumer) {
+pub(super) fn source_and_sink() -> (Tx, Consumer) {
     let delivery = Arc::new(Heap::new(DeliveryBlock::bytes(ENTRIES).unwrap()));
     let returns = Arc::new(Heap::new(ReturnBlock::bytes(ENTRIES).unwrap()));
     let own = DeliveryBlock::create(delivery.clone(), ENTRIES).unwrap();
@@ -28,7 +28,7 @@ fn source_and_sink() -> (Tx, Consumer) {
 }
 
 /// Emits a small message with a deadline; its number.
-fn emit_one(tx: &mut Tx, index: usize) -> u64 {
+pub(super) fn emit_one(tx: &mut Tx, index: usize) -> u64 {
     let (place, inline, length, timestamp_ns) = (Place::NONE, &[7; 8], 8, 0);
     tx.emit(index, &Emit { place, inline, length, deadline_ns: 1, timestamp_ns, priority: 0, more: false }).unwrap()
 }
