@@ -4,7 +4,8 @@
 //! A port keeps its number, and the paths over it stay, as over an interface that is down: flows move to other paths, and back. Opening
 //! blocks, and nobody knows for how long, so each datapath beside kernel UDP has a thread that does nothing else, from the first time on,
 //! and sleeps while the datapath is there. It tries at once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
-//! appears; never twice within a second. When streams come back to it is said elsewhere (`damping`).
+//! appears; never twice within a second; no more when it says that there is no use in it. When streams come back to it is said elsewhere
+//! (`damping`).
 //!
 //! What was lost stays as long as somebody has a frame that it has lent: memory is let go of when nobody can read it any more. Until then what
 //! comes in its place lends nothing, so that no more than one of each is kept, whatever sessions do.
@@ -78,8 +79,9 @@ pub(crate) fn start(
     first: Sender<()>,
 ) -> std::io::Result<Sender<Order>> {
     let (to, orders) = channel();
+    let opener = Opener { opening, states, network, rhythm: Rhythm::new(), stands: Stands::Absent };
     let thread = std::thread::Builder::new().name("insane-open".into());
-    thread.spawn(move || serve(&opening, first, &states, &network, &orders))?;
+    thread.spawn(move || opener.serve(first, &orders))?;
     Ok(to)
 }
 
@@ -105,64 +107,89 @@ pub(crate) fn take_first(message: ToNetwork, ports: &mut [Port], states: &States
     }
 }
 
-fn serve(
-    opening: &Opening,
-    first: Sender<()>,
-    states: &States,
-    (to, bell): &(Sender<ToNetwork>, Bell),
-    orders: &Receiver<Order>,
-) {
-    let start = Instant::now();
-    let interface =
-        Some(&opening.settings.interface).filter(|name| !name.is_empty()).and_then(|name| Interface::new(name));
-    let there = || interface.as_ref().and_then(Interface::now);
-    let (mut rhythm, mut absent, mut first) = (Rhythm::new(), true, Some(first));
-    loop {
-        let look = if first.is_some() { Duration::ZERO } else { LOOK };
-        let order =
-            if absent { orders.recv_timeout(look) } else { orders.recv().map_err(|_| RecvTimeoutError::Disconnected) };
-        match order {
-            Ok(Order::Close(mut datapath)) => datapath.close(),
-            Ok(Order::Open) => {
-                absent = true;
-                rhythm.begin_anew();
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        let (now, index) = (start.elapsed(), there());
-        if !absent || !rhythm.is_due(now, index) {
-            continue;
-        }
-        rhythm.try_at(now, index);
-        match opening.open() {
-            Ok((ports, chosen)) => {
-                absent = false;
-                if to.send(ToNetwork::Opened(ports, chosen)).is_err() {
-                    return;
+/// How it stands with a datapath.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Open,
+    Absent,
+    /// It is absent, and nothing changes that any more.
+    Over,
+}
+
+/// What the thread of a datapath has.
+struct Opener {
+    opening: Opening,
+    states: States,
+    network: (Sender<ToNetwork>, Bell),
+    rhythm: Rhythm,
+    stands: Stands,
+}
+
+impl Opener {
+    /// Opens it whenever it is time to, until nobody wants that any more.
+    fn serve(mut self, first: Sender<()>, orders: &Receiver<Order>) {
+        let start = Instant::now();
+        let name = Some(self.opening.settings.interface.clone()).filter(|name| !name.is_empty());
+        let interface = name.and_then(|name| Interface::new(&name));
+        let there = || interface.as_ref().and_then(Interface::now);
+        let mut first = Some(first);
+        loop {
+            let look = if first.is_some() { Duration::ZERO } else { LOOK };
+            let order = match self.stands {
+                Stands::Absent => orders.recv_timeout(look),
+                Stands::Open | Stands::Over => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match order {
+                Ok(Order::Close(mut datapath)) => datapath.close(),
+                Ok(Order::Open) => {
+                    self.stands = Stands::Absent;
+                    self.rhythm.begin_anew();
                 }
-                bell.ring();
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            Err(e) => {
-                let reason = e.to_string();
-                let failed = |state: &mut State| {
-                    state.tries += 1;
-                    if state.is.as_ref().err() != Some(&reason) {
-                        tracing::warn!(kind = state.via.name(), interface = state.interface, reason, "datapath absent");
-                    }
-                    state.is = Err(reason.clone());
-                };
-                opening.numbers().for_each(|number| note(states, number, failed));
-                // Until then there was no reason; later ones are in reports.
-                if first.is_some() {
-                    if to.send(ToNetwork::NotOpened(opening.numbers().collect(), reason)).is_err() {
-                        return;
-                    }
-                    bell.ring();
+            let (now, index) = (start.elapsed(), there());
+            if self.stands != Stands::Absent || !self.rhythm.is_due(now, index) {
+                continue;
+            }
+            self.rhythm.try_at(now, index);
+            let told = match self.opening.open() {
+                Ok((ports, chosen)) => {
+                    self.stands = Stands::Open;
+                    self.tell(ToNetwork::Opened(ports, chosen))
                 }
+                Err(e) => self.failed(e.to_string(), e.is_final(), first.is_some()),
+            };
+            if !told {
+                return;
             }
+            first = None;
         }
-        first = None;
+    }
+
+    /// It could not be opened. Returns as [`Self::tell`].
+    fn failed(&mut self, reason: String, is_final: bool, first: bool) -> bool {
+        if is_final {
+            self.stands = Stands::Over;
+        }
+        let failed = |state: &mut State| {
+            state.tries += 1;
+            if state.is.as_ref().err() != Some(&reason) {
+                tracing::warn!(kind = state.via.name(), interface = state.interface, reason, "datapath absent");
+            }
+            (state.is, state.is_final) = (Err(reason.clone()), is_final);
+        };
+        self.opening.numbers().for_each(|number| note(&self.states, number, failed));
+        // Until then there was no reason; later ones are in reports.
+        !first || self.tell(ToNetwork::NotOpened(self.opening.numbers().collect(), reason))
+    }
+
+    /// Tells the network side. Returns whether that is there.
+    fn tell(&self, message: ToNetwork) -> bool {
+        let (to, bell) = &self.network;
+        let told = to.send(message).is_ok();
+        bell.ring();
+        told
     }
 }
 
