@@ -154,7 +154,8 @@ impl Server {
     }
 
     /// As [`Self::start`], but the network side has no thread: it does what it does when the caller polls it. `None` without a
-    /// `[network]` section. Sessions have a thread all the same; that it ended unasked [`Self::watch`] says.
+    /// `[network]` section. Sessions have a thread all the same, and datapaths those that `network.thread` names; that one ended unasked
+    /// [`Self::watch`] says.
     ///
     /// # Errors
     /// [`StartError`].
@@ -812,6 +813,24 @@ mod tests {
         assert_eq!(server.watch().failed(), why);
         server.stop();
         assert!(!config.runtime.socket.exists());
+    }
+
+    #[test]
+    fn a_polling_thread_that_panics_is_noticed_and_the_server_still_stops() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = with_network(folder.path());
+        let thread = crate::config::Thread { datapaths: vec!["udp".into()], ..Default::default() };
+        config.network.get_or_insert_default().thread.push(thread);
+        let server = Server::start_over(config.clone(), |_, datapath| Box::new(Panics(datapath))).unwrap();
+        let why = server.watch().wait();
+        assert_eq!(why.as_deref(), Some("the polling 0 thread has ended: it panicked: as it was to"));
+        server.stop();
+        assert!(!config.runtime.socket.exists());
+        // Its end at a stop is none.
+        let server = Server::start(config).unwrap();
+        let watch = server.watch();
+        server.stop();
+        assert_eq!(watch.wait(), None);
     }
 
     #[test]

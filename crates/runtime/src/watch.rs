@@ -11,8 +11,8 @@ enum Life {
     Failed(String),
 }
 
-/// Says when a server cannot serve any more: the thread of its sessions or of its network side has ended, and nobody has told it to. Any
-/// thread may ask, and keep it beyond the server.
+/// Says when a server cannot serve any more: the thread of its sessions or of its network side, or one that polls datapaths, has ended, and
+/// nobody has told it to. Any thread may ask, and keep it beyond the server.
 #[derive(Debug, Clone, Default)]
 pub struct Watch(Arc<(Mutex<Life>, Condvar)>);
 

@@ -1,13 +1,13 @@
 //! The daemon where something does not go as it should: a datapath that is never open, a thread that ends. Without a C compiler: SKIPPED.
 
 use insane::Session;
-use insane_runtime::config::{Config, Datapath, Kind};
+use insane_runtime::config::{Config, Datapath, Kind, Thread};
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{Running, program};
 use insane_tests_network::cables::plugin_template;
 use insane_tests_network::{LIMIT, config, eventually, free_addresses, reliable, status};
 use rustix::process::Signal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,6 +59,18 @@ fn a_datapath_that_is_never_open_keeps_nobody_from_local_channels_and_the_daemon
     assert!(!folder.path().join("s").exists());
 }
 
+/// An object of this source, to be loaded into the daemon. `None` where there is no C compiler; then it has said so.
+fn preloaded(folder: &Path, text: &str) -> Option<PathBuf> {
+    let (source, object) = (folder.join("breaks.c"), folder.join("breaks.so"));
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&object).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: there is no C compiler");
+        return None;
+    }
+    Some(object)
+}
+
 /// Loaded into the daemon: at a signal, its epoll descriptors become something that cannot be waited for.
 const BREAKS_EPOLL: &str = r#"
 #include <fcntl.h>
@@ -87,13 +99,7 @@ __attribute__((constructor)) static void begin(void)
 fn a_daemon_whose_session_thread_cannot_go_on_ends_with_a_reason() {
     let _watchdog = Watchdog::start("a thread ends", TEST);
     let folder = tempfile::tempdir().unwrap();
-    let (source, object) = (folder.path().join("breaks.c"), folder.path().join("breaks.so"));
-    std::fs::write(&source, BREAKS_EPOLL).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&object).arg(&source).status();
-    if !built.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: there is no C compiler");
-        return;
-    }
+    let Some(object) = preloaded(folder.path(), BREAKS_EPOLL) else { return };
     let (mut daemon, session) = start(folder.path(), Config::default(), |command| {
         command.env("LD_PRELOAD", &object);
     });
@@ -104,5 +110,59 @@ fn a_daemon_whose_session_thread_cannot_go_on_ends_with_a_reason() {
     let said = daemon.end(LIMIT);
     assert_eq!(said.code(), 1, "{said:?}");
     assert!(said.err.contains("insaned: the sessions thread has ended: epoll: "), "{said:?}");
+    assert!(!folder.path().join("s").exists());
+}
+
+/// Loaded into the daemon: after a signal, its polling thread is once not told the time, which no thread in Rust outlives.
+const BREAKS_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static volatile sig_atomic_t broken;
+static void breaks(int signal)
+{
+    (void)signal;
+    broken = 1;
+}
+__attribute__((constructor)) static void begin(void)
+{
+    signal(SIGUSR1, breaks);
+}
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    char name[16] = "";
+    if (broken && clock == CLOCK_MONOTONIC && prctl(PR_GET_NAME, name) == 0 && strcmp(name, "insane-poll-0") == 0) {
+        broken = 0;
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_clock_gettime, clock, now);
+}
+"#;
+
+#[test]
+fn a_daemon_whose_polling_thread_has_ended_ends_with_a_reason() {
+    let _watchdog = Watchdog::start("a polling thread ends", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(object) = preloaded(folder.path(), BREAKS_CLOCK) else { return };
+    let address = free_addresses(1);
+    let mut config = config("host-0", address[0], &address);
+    let thread = Thread { datapaths: vec!["udp".into()], ..Thread::default() };
+    config.network.get_or_insert_default().thread.push(thread);
+    let (mut daemon, session) = start(folder.path(), config, |command| {
+        command.env("LD_PRELOAD", &object);
+    });
+    let report = status(&session)["network"]["threads"][1].clone();
+    assert_eq!((report["name"].as_str(), &report["runs"]), (Some("polling 0"), &serde_json::json!(["udp"])));
+    daemon.signal(Signal::USR1);
+    assert!(eventually(|| daemon.has_ended()), "it goes on");
+    let said = daemon.end(LIMIT);
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.err.contains("insaned: the polling 0 thread has ended: it panicked: "), "{said:?}");
     assert!(!folder.path().join("s").exists());
 }

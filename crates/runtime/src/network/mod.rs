@@ -273,7 +273,7 @@ impl Network {
         (polled, watch): (bool, &Watch),
     ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let (polling, mut threads) = Threads::start(&settings)?;
+        let (polling, mut threads) = Threads::start(&settings, watch)?;
         let runs = polling.rest(&settings);
         let ports::All { mut ports, states, openings } =
             ports::open(&settings, config.domains().len() == 1, over, &polling)?;
