@@ -45,15 +45,10 @@ impl Watch {
 
     /// Does the work of a thread that ends only when it is told to.
     pub(crate) fn run(&self, thread: &str, work: impl FnOnce() -> Result<(), String>) {
-        // Nothing of what it has worked on is seen again.
-        let why = match catch_unwind(AssertUnwindSafe(work)) {
+        let why = match attempt(work) {
             Ok(Ok(())) => return,
             Ok(Err(why)) => why,
-            Err(said) => {
-                let text = said.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                let text = text.or_else(|| said.downcast_ref::<String>().cloned()).unwrap_or_default();
-                format!("it panicked: {text}")
-            }
+            Err(text) => format!("it panicked: {text}"),
         };
         tracing::error!(thread, why, "a thread has ended that must not");
         self.become_unless_over(Life::Failed(format!("the {thread} thread has ended: {why}")));
@@ -66,6 +61,17 @@ impl Watch {
             self.0.1.notify_all();
         }
     }
+}
+
+/// Does something of which nothing is used that it has worked on, if it panics.
+///
+/// # Errors
+/// What the panic said.
+pub(crate) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|said| {
+        let text = said.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| said.downcast_ref::<String>().cloned()).unwrap_or_default()
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
 use crate::network::ports::{Interface, Opening, Port, State, States, note, note_open};
 use crate::network::{Bell, ToNetwork};
+use crate::watch::attempt;
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -140,7 +141,7 @@ impl Opener {
                 Stands::Open | Stands::Over => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match order {
-                Ok(Order::Close(mut datapath)) => datapath.close(),
+                Ok(Order::Close(datapath)) => close(datapath),
                 Ok(Order::Open) => {
                     self.stands = Stands::Absent;
                     self.rhythm.begin_anew();
@@ -153,12 +154,14 @@ impl Opener {
                 continue;
             }
             self.rhythm.try_at(now, index);
-            let told = match self.opening.open() {
-                Ok((ports, chosen)) => {
+            // What panics is no reason to leave it at that: the next time it may not.
+            let told = match attempt(|| self.opening.open()) {
+                Ok(Ok((ports, chosen))) => {
                     self.stands = Stands::Open;
                     self.tell(ToNetwork::Opened(ports, chosen))
                 }
-                Err(e) => self.failed(e.to_string(), e.is_final(), first.is_some()),
+                Ok(Err(e)) => self.failed(e.to_string(), e.is_final(), first.is_some()),
+                Err(text) => self.failed(format!("opening it panicked: {text}"), false, first.is_some()),
             };
             if !told {
                 return;
@@ -190,6 +193,14 @@ impl Opener {
         let told = to.send(message).is_ok();
         bell.ring();
         told
+    }
+}
+
+/// Closes what nobody needs any more. If that panics it is opened again all the same.
+fn close(mut datapath: Box<dyn Datapath>) {
+    // One by one: what panics once more while it unwinds ends the process.
+    for ended in [attempt(|| datapath.close()), attempt(move || drop(datapath))] {
+        ended.unwrap_or_else(|text| tracing::error!(text, "closing a datapath panicked"));
     }
 }
 
