@@ -133,6 +133,34 @@ fn a_plugin_whose_object_comes_later_is_taken_then() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
+/// What is in the way changes: there is no object at first, then something that is none.
+#[test]
+fn the_reason_that_is_given_for_a_datapaths_absence_is_the_newest() {
+    let _watchdog = Watchdog::start("newest reason", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    std::fs::remove_file(&library).unwrap();
+    let [one, two] = two(&library, folder.path(), |_, _| ());
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    let reasons = || towards(&stream, "host-1").reasons.join("; ");
+    for (file, why) in [(None, "No such file or directory"), (Some("text"), "it is no shared object")] {
+        file.into_iter().for_each(|text| std::fs::write(&library, text).unwrap());
+        assert!(eventually(|| reasons().contains(why)), "{}", reasons());
+        let effective = || status(&a)["streams"][0]["effective"].to_string();
+        assert!(eventually(|| effective().contains(why)), "{}", effective());
+        let report = status(&a)["network"]["datapaths"][1].clone();
+        assert!(report["reason"].as_str().is_some_and(|said| said.contains(why)), "{report}");
+        assert!(a.report("doctor").unwrap().contains(why));
+        let told =
+            |event| matches!(event, Event::QosChanged { effective, .. } if effective.reasons.join("").contains(why));
+        // The first may have been there before the stream was.
+        assert!(file.is_none() || eventually(|| a.events().into_iter().any(told)), "nobody is told");
+    }
+    source.send(b"meanwhile").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"meanwhile");
+}
+
 #[test]
 fn a_plugin_that_takes_long_to_open_is_taken_then_and_nobody_waits_for_it() {
     let _watchdog = Watchdog::start("slow", TEST);

@@ -103,7 +103,7 @@ pub(crate) enum ToNetwork {
     StreamClosed(String, String),
     /// A datapath is open again, or at last: its ports with their numbers, and what was chosen.
     Opened(Vec<(usize, ports::Port)>, String),
-    /// Ports of these numbers could not be opened at the first attempt, and why.
+    /// Ports of these numbers could not be opened, and why, if that is not what was said last.
     NotOpened(Vec<usize>, String),
     /// The directory has found a host.
     Found(SocketAddr),

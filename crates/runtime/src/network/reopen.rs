@@ -80,7 +80,8 @@ pub(crate) fn start(
     first: Sender<()>,
 ) -> std::io::Result<Sender<Order>> {
     let (to, orders) = channel();
-    let opener = Opener { opening, states, network, rhythm: Rhythm::new(), stands: Stands::Absent };
+    let (rhythm, stands, told) = (Rhythm::new(), Stands::Absent, None);
+    let opener = Opener { opening, states, network, rhythm, stands, told };
     let thread = std::thread::Builder::new().name("insane-open".into());
     thread.spawn(move || opener.serve(first, &orders))?;
     Ok(to)
@@ -124,6 +125,8 @@ struct Opener {
     network: (Sender<ToNetwork>, Bell),
     rhythm: Rhythm,
     stands: Stands,
+    /// The reason that the network side was told last while it is absent.
+    told: Option<String>,
 }
 
 impl Opener {
@@ -143,7 +146,7 @@ impl Opener {
             match order {
                 Ok(Order::Close(datapath)) => close(datapath),
                 Ok(Order::Open) => {
-                    self.stands = Stands::Absent;
+                    (self.stands, self.told) = (Stands::Absent, None);
                     self.rhythm.begin_anew();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -160,8 +163,8 @@ impl Opener {
                     self.stands = Stands::Open;
                     self.tell(ToNetwork::Opened(ports, chosen))
                 }
-                Ok(Err(e)) => self.failed(e.to_string(), e.is_final(), first.is_some()),
-                Err(text) => self.failed(format!("opening it panicked: {text}"), false, first.is_some()),
+                Ok(Err(e)) => self.failed(e.to_string(), e.is_final()),
+                Err(text) => self.failed(format!("opening it panicked: {text}"), false),
             };
             if !told {
                 return;
@@ -171,7 +174,7 @@ impl Opener {
     }
 
     /// It could not be opened. Returns as [`Self::tell`].
-    fn failed(&mut self, reason: String, is_final: bool, first: bool) -> bool {
+    fn failed(&mut self, reason: String, is_final: bool) -> bool {
         if is_final {
             self.stands = Stands::Over;
         }
@@ -183,8 +186,12 @@ impl Opener {
             (state.is, state.is_final) = (Err(reason.clone()), is_final);
         };
         self.opening.numbers().for_each(|number| note(&self.states, number, failed));
-        // Until then there was no reason; later ones are in reports.
-        !first || self.tell(ToNetwork::NotOpened(self.opening.numbers().collect(), reason))
+        // Reports have it by now. Those whose streams would be over it hear of each that is another one.
+        if self.told.as_ref() == Some(&reason) {
+            return true;
+        }
+        self.told = Some(reason.clone());
+        self.tell(ToNetwork::NotOpened(self.opening.numbers().collect(), reason))
     }
 
     /// Tells the network side. Returns whether that is there.
@@ -361,7 +368,7 @@ impl Hub {
         self.pass_on();
     }
 
-    /// Ports could not be opened at the first attempt: streams that would be over them are told why.
+    /// Ports could not be opened, for another reason than was known: streams that would be over them are told why.
     pub(crate) fn not_opened(&mut self, numbers: &[usize], why: &str) {
         for number in numbers {
             let absent = self.ports.get_mut(*number).and_then(|port| port.absent.as_mut());
