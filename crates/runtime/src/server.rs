@@ -7,7 +7,7 @@ use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
-use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
+use crate::network::{Network, NetworkError, Openers, Over, Poller, Started, ToNetwork};
 use crate::rebind;
 use crate::watch::Watch;
 use insane_datapath::Datapath;
@@ -83,6 +83,7 @@ pub struct Server {
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
     watch: Watch,
+    openers: Option<Openers>,
 }
 
 #[derive(Debug)]
@@ -186,7 +187,8 @@ impl Server {
         let watch = Watch::default();
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
         let network = Network::start(&config, &mut core, &host, &mut next, over, (polled, &watch))?;
-        let (network, poller) = network.map_or((None, None), |(network, poller)| (Some(network), poller));
+        let (network, poller, openers) = network
+            .map_or((None, None, None), |Started { network, poller, openers }| (Some(network), poller, Some(openers)));
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;
@@ -210,7 +212,7 @@ impl Server {
             .spawn(move || watched.run("sessions", || shell.run()))
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
         file.0 = None;
-        Ok((Self { socket: path, stop, thread: Some(thread), watch }, poller))
+        Ok((Self { socket: path, stop, thread: Some(thread), watch, openers }, poller))
     }
 
     /// The socket that it serves.
@@ -226,7 +228,8 @@ impl Server {
         self.watch.clone()
     }
 
-    /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it.
+    /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it. Then waits for the threads that open
+    /// datapaths, so that nothing is left of those; for five seconds if one does not come back, which then is logged and left alone.
     pub fn stop(mut self) {
         self.end();
     }
@@ -237,6 +240,7 @@ impl Server {
             let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.socket);
+            drop(self.openers.take());
         }
     }
 }

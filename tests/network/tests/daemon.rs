@@ -56,6 +56,7 @@ fn a_datapath_that_is_never_open_keeps_nobody_from_local_channels_and_the_daemon
     daemon.signal(Signal::TERM);
     let said = daemon.end(LIMIT);
     assert_eq!(said.code(), 0, "{said:?}");
+    assert!(said.err.contains("the runtime ends while its datapath is still being opened"), "{said:?}");
     assert!(!folder.path().join("s").exists());
 }
 

@@ -71,6 +71,7 @@ mod words;
 
 pub use poller::Poller;
 pub(crate) use ports::Over;
+pub(crate) use reopen::Openers;
 
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
@@ -261,6 +262,13 @@ pub(crate) struct Network {
     states: ports::States,
 }
 
+/// A network side: the server's end, what polls it if no thread does, and who opens datapaths, to be ended after the rest.
+pub(crate) struct Started {
+    pub(crate) network: Network,
+    pub(crate) poller: Option<Poller>,
+    pub(crate) openers: Openers,
+}
+
 impl Network {
     /// Opens the datapaths, or begins to, adds the network's sessions to the core and starts the thread, unless it is to be polled. `None` without a
     /// `[network]` section.
@@ -271,7 +279,7 @@ impl Network {
         next: &mut Conn,
         over: &Over,
         (polled, watch): (bool, &Watch),
-    ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
+    ) -> Result<Option<Started>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
         let (polling, mut threads) = Threads::start(&settings, watch)?;
         let runs = polling.rest(&settings);
@@ -298,13 +306,8 @@ impl Network {
         let (to_bell, from_bell) = (Bell::new()?, Bell::new()?);
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
         // Not by this thread, which is to serve, nor by the network's: opening blocks.
-        let (first, all_tried) = channel();
-        let openers = openings
-            .into_iter()
-            .map(|opening| reopen::start(opening, states.clone(), (to.clone(), to_bell.clone()), first.clone()));
-        let openers = openers.collect::<Result<_, _>>()?;
-        drop(first);
-        reopen::wait_for_quick_ones(&all_tried);
+        let openers = Openers::start(openings, &states, &(to.clone(), to_bell.clone()))?;
+        openers.wait_for_quick_ones();
         while let Ok(message) = inbox.try_recv() {
             reopen::take_first(message, &mut ports, &states);
         }
@@ -313,7 +316,8 @@ impl Network {
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
         let core = settings.core;
-        let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
+        let orders = openers.orders();
+        let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), orders), domains, ends)?;
         // Whoever asks before the thread has had its first turn gets a report, too.
         *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
         let (thread, poller, own) = if polled {
@@ -335,7 +339,7 @@ impl Network {
         let domains = counters;
         let network =
             Self { to, to_bell, from, from_bell, report, credentials, domains, thread, threads, discovery, states };
-        Ok(Some((network, poller)))
+        Ok(Some(Started { network, poller, openers }))
     }
 
     /// Readable when [`Self::serve`] has something to do.

@@ -19,6 +19,7 @@ use crate::watch::attempt;
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The shortest time between two attempts, and the longest.
@@ -31,12 +32,18 @@ const LOOK: Duration = Duration::from_millis(200);
 /// them, and who opens a session at once finds them. What takes longer comes later. Well below what sessions wait for their first answer.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// What the thread of a datapath is told. It ends when nobody can tell it anything any more.
+/// For how long the end of a runtime waits for the threads that open datapaths: longer than opening one takes whose queue another process
+/// still has, which is three seconds. What takes longer may take for ever.
+const LAST: Duration = Duration::from_secs(5);
+
+/// What the thread of a datapath is told. It ends as well when nobody can tell it anything any more.
 pub(crate) enum Order {
     /// Nobody needs this any more; closing it takes long.
     Close(Box<dyn Datapath>),
     /// It is gone, to be opened anew.
     Open,
+    /// Nothing more is wanted.
+    End,
 }
 
 /// When to try next.
@@ -72,24 +79,80 @@ impl Rhythm {
     }
 }
 
-/// Starts the thread of a datapath, which is tried at once. `first` is dropped when that has come to something.
-pub(crate) fn start(
-    opening: Opening,
-    states: States,
-    network: (Sender<ToNetwork>, Bell),
-    first: Sender<()>,
-) -> std::io::Result<Sender<Order>> {
-    let (to, orders) = channel();
-    let (rhythm, stands, told) = (Rhythm::new(), Stands::Absent, None);
-    let opener = Opener { opening, states, network, rhythm, stands, told };
-    let thread = std::thread::Builder::new().name("insane-open".into());
-    thread.spawn(move || opener.serve(first, &orders))?;
-    Ok(to)
+/// The threads that open datapaths, one for each beside kernel UDP. Dropped, it waits for their ends, no longer than [`LAST`].
+#[derive(Debug)]
+pub(crate) struct Openers {
+    all: Vec<Running>,
+    /// It is cut off when all have tried for the first time, and when all have ended.
+    tried: Receiver<()>,
+    ended: Receiver<()>,
 }
 
-/// Waits until all that have it have dropped their end, no longer than [`QUICK`].
-pub(crate) fn wait_for_quick_ones(first: &Receiver<()>) {
-    let _ = first.recv_timeout(QUICK);
+/// One of them, with what it opens.
+#[derive(Debug)]
+struct Running {
+    kind: &'static str,
+    place: String,
+    to: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Openers {
+    /// Starts them. Each tries at once.
+    pub(crate) fn start(
+        openings: Vec<Opening>,
+        states: &States,
+        network: &(Sender<ToNetwork>, Bell),
+    ) -> std::io::Result<Self> {
+        let ((first, tried), (end, ended)) = (channel(), channel());
+        let mut openers = Self { all: Vec::new(), tried, ended };
+        for opening in openings {
+            let (kind, place) = (opening.settings.kind.name(), opening.settings.place().to_owned());
+            let ((to, orders), (first, end)) = (channel(), (first.clone(), end.clone()));
+            let (states, network, rhythm) = (states.clone(), network.clone(), Rhythm::new());
+            let opener = Opener { opening, states, network, rhythm, stands: Stands::Absent, told: None };
+            let thread = std::thread::Builder::new().name("insane-open".into()).spawn(move || {
+                opener.serve(first, &orders);
+                drop(end);
+            })?;
+            openers.all.push(Running { kind, place, to, thread });
+        }
+        Ok(openers)
+    }
+
+    /// By what each is told something.
+    pub(crate) fn orders(&self) -> Vec<Sender<Order>> {
+        self.all.iter().map(|one| one.to.clone()).collect()
+    }
+
+    /// Waits until all have tried for the first time, no longer than [`QUICK`].
+    pub(crate) fn wait_for_quick_ones(&self) {
+        let _ = self.tried.recv_timeout(QUICK);
+    }
+
+    /// Ends them. What they have been told before is done.
+    pub(crate) fn end(&mut self) {
+        if self.all.is_empty() {
+            return;
+        }
+        for one in &self.all {
+            let _ = one.to.send(Order::End);
+        }
+        let all = matches!(self.ended.recv_timeout(LAST), Err(RecvTimeoutError::Disconnected));
+        for Running { kind, place, thread, .. } in self.all.drain(..) {
+            if all || thread.is_finished() {
+                let _ = thread.join();
+            } else {
+                tracing::warn!(kind, place, "the runtime ends while its datapath is still being opened or closed");
+            }
+        }
+    }
+}
+
+impl Drop for Openers {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// Takes what an opener says before the network side runs.
@@ -150,7 +213,7 @@ impl Opener {
                     self.rhythm.begin_anew();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
             }
             let (now, index) = (start.elapsed(), there());
             if self.stands != Stands::Absent || !self.rhythm.is_due(now, index) {
