@@ -9,7 +9,7 @@ use crate::doctor;
 use crate::knob::Knob;
 use crate::network::{Network, NetworkError, Openers, Over, Poller, Started, ToNetwork};
 use crate::rebind;
-use crate::watch::Watch;
+use crate::watch::{self, Watch, attempt};
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::{map_peer, whole_pages};
@@ -34,6 +34,9 @@ const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 const NETWORK: u64 = 2;
 const FIRST: u64 = 3;
+
+/// The name of the thread of the sessions, for who asks why it has ended.
+const SESSIONS: &str = "sessions";
 
 /// How many messages of one connection are taken before the others have their turn.
 const BURST: usize = 64;
@@ -209,7 +212,7 @@ impl Server {
         let watched = watch.clone();
         let thread = std::thread::Builder::new()
             .name("insane-sessions".into())
-            .spawn(move || watched.run("sessions", || shell.run()))
+            .spawn(move || watched.run(SESSIONS, || shell.run(&watched)))
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
         file.0 = None;
         Ok((Self { socket: path, stop, thread: Some(thread), watch, openers }, poller))
@@ -314,8 +317,15 @@ fn is_socket(path: &Path) -> bool {
 }
 
 impl Shell {
-    fn run(mut self) -> Result<(), String> {
-        let mut ended = Ok(());
+    /// Serves until it is told to stop, or cannot any more; then the sessions are told.
+    fn run(mut self, watch: &Watch) -> Result<(), String> {
+        let ended = attempt(|| self.serve()).unwrap_or_else(|text| Err(watch::panicked(&text)));
+        let failed = watch.failed().or_else(|| Some(watch::ended(SESSIONS, ended.as_ref().err()?)));
+        self.stop_all(failed);
+        ended
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         loop {
             let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
@@ -324,14 +334,11 @@ impl Shell {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    ended = Err(format!("epoll: {e}"));
-                    break;
-                }
+                Err(e) => return Err(format!("epoll: {e}")),
             }
             let ready: Vec<u64> = events.iter().map(|e| e.data.u64()).collect();
             if ready.contains(&STOP) {
-                break;
+                return Ok(());
             }
             for data in ready {
                 match data {
@@ -347,8 +354,6 @@ impl Shell {
             self.retry();
             self.knob.want(self.core.has_sinks());
         }
-        self.stop_all();
-        ended
     }
 
     fn serve_network(&mut self) {
@@ -356,12 +361,15 @@ impl Shell {
         actions.into_iter().for_each(|action| self.act(action));
     }
 
-    fn stop_all(&mut self) {
+    /// Ends the network side, and tells the sessions why: what has failed, if something has. Even if this thread itself has.
+    fn stop_all(&mut self, failed: Option<String>) {
         if let Some(network) = &mut self.network {
             network.stop();
         }
         tracing::info!(sessions = self.core.sessions.len(), "stopping");
-        let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
+        let reason = failed
+            .map_or_else(|| "the runtime was told to stop".into(), |why| format!("the runtime has failed: {why}"));
+        let body = to_client::Body::Stopping(control::Stopping { reason });
         let bytes = encode(&ToClient { request: 0, body: Some(body) });
         for connection in self.connections.values() {
             let _ = send(connection.fd.as_fd(), &bytes, &[]);

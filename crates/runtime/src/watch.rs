@@ -48,10 +48,10 @@ impl Watch {
         let why = match attempt(work) {
             Ok(Ok(())) => return,
             Ok(Err(why)) => why,
-            Err(text) => format!("it panicked: {text}"),
+            Err(text) => panicked(&text),
         };
         tracing::error!(thread, why, "a thread has ended that must not");
-        self.become_unless_over(Life::Failed(format!("the {thread} thread has ended: {why}")));
+        self.become_unless_over(Life::Failed(ended(thread, &why)));
     }
 
     fn become_unless_over(&self, what: Life) {
@@ -63,7 +63,17 @@ impl Watch {
     }
 }
 
-/// Does something of which nothing is used that it has worked on, if it panics.
+/// What is said of a thread that has ended.
+pub(crate) fn ended(thread: &str, why: &str) -> String {
+    format!("the {thread} thread has ended: {why}")
+}
+
+/// What is said of one that has panicked.
+pub(crate) fn panicked(text: &str) -> String {
+    format!("it panicked: {text}")
+}
+
+/// Does something that may panic. Who uses what it has worked on afterwards takes it for half done.
 ///
 /// # Errors
 /// What the panic said.
