@@ -115,6 +115,8 @@ struct Shell {
     closed_slow: u64,
     knob: Knob,
     network: Option<Network>,
+    /// What waits until that has begun.
+    waiting: Vec<(Conn, Vec<u8>, Vec<OwnedFd>)>,
 }
 
 /// Where the server listens when the configuration does not say.
@@ -136,7 +138,7 @@ fn host_name(config: &Config) -> String {
 
 impl Server {
     /// Starts a server on a thread of its own. Datapaths beside kernel UDP are opened by further threads: this blocks for a second at most
-    /// until they are, and what takes longer comes when it is open.
+    /// until they are, and what takes longer comes when it is open. Sessions are served meanwhile; other hosts are spoken to then.
     ///
     /// # Errors
     /// [`StartError`].
@@ -190,8 +192,10 @@ impl Server {
         let watch = Watch::default();
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
         let network = Network::start(&config, &mut core, &host, &mut next, over, (polled, &watch))?;
-        let (network, poller, openers) = network
-            .map_or((None, None, None), |Started { network, poller, openers }| (Some(network), poller, Some(openers)));
+        let (network, mut poller, openers, begun) = match network {
+            Some(Started { network, poller, openers, begun }) => (Some(network), poller, Some(openers), Some(begun)),
+            None => (None, None, None, None),
+        };
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;
@@ -207,6 +211,7 @@ impl Server {
             closed_slow: 0,
             knob,
             network,
+            waiting: Vec::new(),
         };
         tracing::info!(socket = %path.display(), "serving");
         let watched = watch.clone();
@@ -215,6 +220,11 @@ impl Server {
             .spawn(move || watched.run(SESSIONS, || shell.run(&watched)))
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
         file.0 = None;
+        // By its thread, or by this one.
+        poller.iter_mut().for_each(Poller::begin);
+        if let Some(begun) = begun {
+            let _ = begun.recv();
+        }
         Ok((Self { socket: path, stop, thread: Some(thread), watch, openers }, poller))
     }
 
@@ -356,9 +366,27 @@ impl Shell {
         }
     }
 
+    /// Whether something is about the datapaths and waits until the network side has begun: of each connection the first.
+    fn waits_for_network(&self, conn: Conn, message: &ToRuntime) -> bool {
+        use to_runtime::Body::{Capture, Query, Rebind};
+        matches!(&message.body, Some(Capture(_) | Query(_) | Rebind(_)))
+            && self.network.as_ref().is_some_and(|network| !network.has_begun())
+            && self.waiting.iter().all(|(other, ..)| *other != conn)
+    }
+
+    /// Answers who has asked before the network side had begun.
+    fn answer_waiting(&mut self) {
+        if self.network.as_ref().is_some_and(Network::has_begun) {
+            for (conn, bytes, fds) in std::mem::take(&mut self.waiting) {
+                self.message(conn, &bytes, fds);
+            }
+        }
+    }
+
     fn serve_network(&mut self) {
         let actions = self.network.as_ref().map(|n| n.serve(&mut self.core)).unwrap_or_default();
         actions.into_iter().for_each(|action| self.act(action));
+        self.answer_waiting();
     }
 
     /// Ends the network side, and tells the sessions why: what has failed, if something has. Even if this thread itself has.
@@ -472,8 +500,7 @@ impl Shell {
     }
 
     fn message(&mut self, conn: Conn, bytes: &[u8], fds: Vec<OwnedFd>) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        let credentials = connection.credentials;
+        let Some(credentials) = self.connections.get(&conn).map(|connection| connection.credentials) else { return };
         let message = match decode::<ToRuntime>(bytes) {
             Ok(message) => message,
             Err(e) => {
@@ -482,6 +509,10 @@ impl Shell {
                 return self.drop_connection(conn);
             }
         };
+        if self.waits_for_network(conn, &message) {
+            return self.waiting.push((conn, bytes.to_vec(), fds));
+        }
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
         match &message.body {
             Some(to_runtime::Body::Hello(hello)) => {
                 connection.hello_by = None;

@@ -28,8 +28,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// How often it is looked whether an interface is there while it is waited for.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// For how long the start of a runtime waits for datapaths that are opened for the first time: most are there by then, DPDK's EAL among
-/// them, and who opens a session at once finds them. What takes longer comes later. Well below what sessions wait for their first answer.
+/// For how long a network side waits for datapaths that are opened for the first time before it speaks to other hosts: most are there by
+/// then, DPDK's EAL among them, and no stream goes elsewhere first. What takes longer comes later. Sessions are served meanwhile.
 const QUICK: Duration = Duration::from_secs(1);
 
 /// For how long the end of a runtime waits for the threads that open datapaths: longer than opening one takes whose queue another process
@@ -83,8 +83,7 @@ impl Rhythm {
 #[derive(Debug)]
 pub(crate) struct Openers {
     all: Vec<Running>,
-    /// It is cut off when all have tried for the first time, and when all have ended.
-    tried: Receiver<()>,
+    /// It is cut off when all have ended.
     ended: Receiver<()>,
 }
 
@@ -98,14 +97,14 @@ struct Running {
 }
 
 impl Openers {
-    /// Starts them. Each tries at once.
+    /// Starts them. Each tries at once; when all have, what is returned beside is cut off.
     pub(crate) fn start(
         openings: Vec<Opening>,
         states: &States,
         network: &(Sender<ToNetwork>, Bell),
-    ) -> std::io::Result<Self> {
+    ) -> std::io::Result<(Self, Receiver<()>)> {
         let ((first, tried), (end, ended)) = (channel(), channel());
-        let mut openers = Self { all: Vec::new(), tried, ended };
+        let mut openers = Self { all: Vec::new(), ended };
         for opening in openings {
             let (kind, place) = (opening.settings.kind.name(), opening.settings.place().to_owned());
             let ((to, orders), (first, end)) = (channel(), (first.clone(), end.clone()));
@@ -117,17 +116,12 @@ impl Openers {
             })?;
             openers.all.push(Running { kind, place, to, thread });
         }
-        Ok(openers)
+        Ok((openers, tried))
     }
 
     /// By what each is told something.
     pub(crate) fn orders(&self) -> Vec<Sender<Order>> {
         self.all.iter().map(|one| one.to.clone()).collect()
-    }
-
-    /// Waits until all have tried for the first time, no longer than [`QUICK`].
-    pub(crate) fn wait_for_quick_ones(&self) {
-        let _ = self.tried.recv_timeout(QUICK);
     }
 
     /// Ends them. What they have been told before is done.
@@ -152,23 +146,6 @@ impl Openers {
 impl Drop for Openers {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Takes what an opener says before the network side runs.
-pub(crate) fn take_first(message: ToNetwork, ports: &mut [Port], states: &States) {
-    match message {
-        ToNetwork::Opened(opened, chosen) => {
-            for (number, port) in opened {
-                note_open(states, number, &port, &chosen);
-                ports[number] = port;
-            }
-        }
-        ToNetwork::NotOpened(numbers, why) => {
-            numbers.into_iter().for_each(|number| ports[number].absent = Some(why.clone()));
-        }
-        // Nobody else speaks yet.
-        _ => {}
     }
 }
 
@@ -281,6 +258,13 @@ pub(crate) struct Retired {
 }
 
 impl Hub {
+    /// Waits until all datapaths were tried for the first time, no longer than [`QUICK`], and takes what there is then.
+    pub(crate) fn begin(&mut self, tried: &Receiver<()>) {
+        let _ = tried.recv_timeout(QUICK);
+        self.take_orders();
+        self.publish();
+    }
+
     /// Looks which ports are gone. A system call or two for each.
     pub(crate) fn look_after_ports(&mut self, now: Duration) {
         for number in 0..self.ports.len() {

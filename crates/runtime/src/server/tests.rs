@@ -1,3 +1,5 @@
+//! Threads that end unasked, and what a server that stops or does not come to be leaves behind.
+
 use super::*;
 use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
 use insane_datapath::{Address, Armed, Capabilities, DatapathError, Stats};
