@@ -3,7 +3,7 @@
 use insane::Session;
 use insane_runtime::config::{Config, Datapath, Kind, Thread};
 use insane_tests_host::Watchdog;
-use insane_tests_host::hostile::{Raw, next};
+use insane_tests_host::hostile::{Raw, connect, next};
 use insane_tests_host::programs::{Running, program};
 use insane_tests_network::cables::plugin_template;
 use insane_tests_network::{LIMIT, config, eventually, free_addresses, reliable, status};
@@ -87,6 +87,15 @@ fn preloaded(folder: &Path, text: &str) -> Option<PathBuf> {
     Some(object)
 }
 
+/// Whether it ends. Whatever happens wakes the thread of its sessions, which only then meets what a signal has done: somebody connects,
+/// again and again, as nobody knows when the signal has come.
+fn ends_when_woken(daemon: &mut Running, folder: &Path) -> bool {
+    eventually(|| {
+        let _ = connect(&folder.join("s"));
+        daemon.has_ended()
+    })
+}
+
 /// Loaded into the daemon: at a signal, its epoll descriptors become something that cannot be waited for.
 const BREAKS_EPOLL: &str = r#"
 #include <fcntl.h>
@@ -121,9 +130,8 @@ fn a_daemon_whose_session_thread_cannot_go_on_ends_with_a_reason() {
     });
     let raw = Raw::open(&folder.path().join("s")).unwrap();
     daemon.signal(Signal::USR1);
-    // Whatever happens wakes its thread, which waits again then.
+    assert!(ends_when_woken(&mut daemon, folder.path()), "it goes on");
     drop(session);
-    assert!(eventually(|| daemon.has_ended()), "it goes on");
     let said = daemon.end(LIMIT);
     assert_eq!(said.code(), 1, "{said:?}");
     assert!(said.err.contains("insaned: the sessions thread has ended: epoll: "), "{said:?}");
@@ -182,9 +190,8 @@ fn panics(thread: &str, known_as: &str) {
     let report = status(&session)["network"]["threads"][1].clone();
     assert_eq!((report["name"].as_str(), &report["runs"]), (Some("polling 0"), &serde_json::json!(["udp"])));
     daemon.signal(Signal::USR1);
-    // The thread of the sessions asks for the time when something happens.
+    assert!(ends_when_woken(&mut daemon, folder.path()), "it goes on without {thread}");
     drop(session);
-    assert!(eventually(|| daemon.has_ended()), "it goes on without {thread}");
     let said = daemon.end(LIMIT);
     assert_eq!(said.code(), 1, "{said:?}");
     let why = format!("the {known_as} thread has ended: it panicked: ");
