@@ -39,6 +39,7 @@ extern "C" {
 /* Results below 0 of all calls that return int32_t. */
 #define INSANE_DATAPATH_DOWN (-1)   /* `send`: there is no link now. The frames are lost, their buffers stay the host's. */
 #define INSANE_DATAPATH_FAILED (-2) /* It does not work any more until it is opened again. */
+#define INSANE_DATAPATH_FINAL (-3)  /* `open`: nor can it be opened again in this process, whatever is mended. It is not tried again. */
 
 /* What `arm` returns. */
 #define INSANE_DATAPATH_SLEEP 0 /* wake_fd becomes readable when something can be received */
@@ -121,7 +122,7 @@ typedef struct insane_datapath_table {
      * the user. An option that is not known is a reason. */
     insane_datapath_port *(*create)(const insane_datapath_option *options, size_t count, char *error, size_t capacity);
     void (*destroy)(insane_datapath_port *port);
-    /* Opens it and says what it is: 0, or INSANE_DATAPATH_FAILED with a reason. May take as long as it needs. */
+    /* Opens it and says what it is: 0, or INSANE_DATAPATH_FAILED or INSANE_DATAPATH_FINAL with a reason. May take as long as it needs. */
     int32_t (*open)(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity);
     /* Closes it, after which it can be opened again; wake_fd goes. Not called for a port that is closed. */
     void (*close)(insane_datapath_port *port);

@@ -14,6 +14,8 @@ pub const BURST: usize = 64;
 pub const DOWN: i32 = -1;
 /// It does not work any more until it is opened again.
 pub const FAILED: i32 = -2;
+/// `open`: nor can it be opened again in this process.
+pub const FINAL: i32 = -3;
 
 /// `arm`: the descriptor will become readable.
 pub const SLEEP: i32 = 0;

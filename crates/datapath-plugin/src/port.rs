@@ -224,7 +224,12 @@ impl Port {
             result = unsafe { (self.plugin.calls.open)(self.port.as_ptr(), &mut info, error, capacity) };
         });
         if result != 0 {
-            return Err(unavailable(if why.is_empty() { format!("opening returned {result}") } else { why }));
+            let reason = if why.is_empty() { format!("opening returned {result}") } else { why };
+            let technology = &self.plugin.name;
+            return Err(match result {
+                abi::FINAL => DatapathError::Final { technology, reason },
+                _ => unavailable(reason),
+            });
         }
         check(&info).map_err(|why| {
             self.close();

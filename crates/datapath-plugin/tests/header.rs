@@ -30,7 +30,7 @@ fn expected() -> String {
     }
     text += &format!("ABI {}\nBURST {}\n", abi::ABI, abi::BURST);
     text += &format!("DOWN {}\nFAILED {}\nSLEEP {}\nREADY {}\n", abi::DOWN, abi::FAILED, abi::SLEEP, abi::READY);
-    text + &format!("POLL {}\nGATHERS {}\nLENDS {}\n", abi::POLL, abi::GATHERS, abi::LENDS)
+    text + &format!("POLL {}\nGATHERS {}\nLENDS {}\nFINAL {}\n", abi::POLL, abi::GATHERS, abi::LENDS, abi::FINAL)
 }
 
 #[test]

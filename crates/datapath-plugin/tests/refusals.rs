@@ -94,6 +94,7 @@ fn what_cannot_be_opened_says_why() {
     }
     for (fault, reason) in [
         ("NOT_OPENED", "mirror is not available here: the cable is out"),
+        ("NEVER_OPENED", "mirror is not available here: the cable is out"),
         ("ENDLESS_REASON", "mirror is not available here: xxxxxxxx"),
         ("MAX_FRAME", "MAX_FRAME.so breaks its contract: its largest frame has 65536 bytes; 64 to 65535 can be"),
         ("NO_BURST", "its burst is 0; 1 to 64 can be"),
@@ -107,9 +108,9 @@ fn what_cannot_be_opened_says_why() {
         ("LEND_NOWHERE", "it lends 32 of 64 slots of 2048 bytes"),
     ] {
         let mut port = bad(&folder, fault).unwrap().port(&[]).unwrap();
-        let error = port.open().expect_err(fault).to_string();
-        assert!(error.contains(reason), "{fault}: {error}");
-        assert_eq!(port.address(), None);
+        let error = port.open().expect_err(fault);
+        assert!(error.to_string().contains(reason), "{fault}: {error}");
+        assert_eq!((port.address(), error.is_final()), (None, fault == "NEVER_OPENED"), "{fault}");
     }
 }
 

@@ -142,6 +142,14 @@ pub enum DatapathError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The technology is not there on this host, and nothing that is mended changes that as long as this process lives.
+    #[error("{technology} is not available here: {reason}")]
+    Final {
+        /// Which.
+        technology: &'static str,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The operating system refused something.
     #[error("{call}: {source}")]
     System {
@@ -153,6 +161,14 @@ pub enum DatapathError {
     /// It is closed.
     #[error("the datapath is closed")]
     Closed,
+}
+
+impl DatapathError {
+    /// Whether there is no use in trying again before the process starts anew.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Final { .. })
+    }
 }
 
 /// Whether its user may go to sleep.

@@ -51,6 +51,8 @@ pub fn report(core: &Core, asker: Conn, datapaths: &[Value], threads: &[Value]) 
         let (open, short) = (state == "open", one["threads"]["short"].is_string());
         let hint = if open {
             "name it in no more network.thread than it can be received by: the others have nothing of it to do"
+        } else if one["final"] == true {
+            "streams go by another datapath: nothing brings this one back but what its reason says; then restart the runtime"
         } else {
             "streams go by another datapath until this one is there: it is tried again by itself, at least every 30 s"
         };

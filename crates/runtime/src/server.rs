@@ -7,9 +7,9 @@ use crate::config::{Config, Kind};
 use crate::core::{Action, Conn, Core, Credentials};
 use crate::doctor;
 use crate::knob::Knob;
-use crate::network::{Network, NetworkError, Over, Poller, ToNetwork};
+use crate::network::{Network, NetworkError, Openers, Over, Poller, Started, ToNetwork};
 use crate::rebind;
-use crate::watch::Watch;
+use crate::watch::{self, Watch, attempt};
 use insane_datapath::Datapath;
 use insane_shm::counters::{CellCounts, CellState, Count, Counters};
 use insane_shm::memory::{map_peer, whole_pages};
@@ -34,6 +34,9 @@ const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 const NETWORK: u64 = 2;
 const FIRST: u64 = 3;
+
+/// The name of the thread of the sessions, for who asks why it has ended.
+const SESSIONS: &str = "sessions";
 
 /// How many messages of one connection are taken before the others have their turn.
 const BURST: usize = 64;
@@ -83,6 +86,7 @@ pub struct Server {
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
     watch: Watch,
+    openers: Option<Openers>,
 }
 
 #[derive(Debug)]
@@ -111,6 +115,8 @@ struct Shell {
     closed_slow: u64,
     knob: Knob,
     network: Option<Network>,
+    /// What waits until that has begun.
+    waiting: Vec<(Conn, Vec<u8>, Vec<OwnedFd>)>,
 }
 
 /// Where the server listens when the configuration does not say.
@@ -132,7 +138,7 @@ fn host_name(config: &Config) -> String {
 
 impl Server {
     /// Starts a server on a thread of its own. Datapaths beside kernel UDP are opened by further threads: this blocks for a second at most
-    /// until they are, and what takes longer comes when it is open.
+    /// until they are, and what takes longer comes when it is open. Sessions are served meanwhile; other hosts are spoken to then.
     ///
     /// # Errors
     /// [`StartError`].
@@ -154,7 +160,8 @@ impl Server {
     }
 
     /// As [`Self::start`], but the network side has no thread: it does what it does when the caller polls it. `None` without a
-    /// `[network]` section. Sessions have a thread all the same; that it ended unasked [`Self::watch`] says.
+    /// `[network]` section. Sessions have a thread all the same, and datapaths those that `network.thread` names; that one ended unasked
+    /// [`Self::watch`] says.
     ///
     /// # Errors
     /// [`StartError`].
@@ -185,7 +192,10 @@ impl Server {
         let watch = Watch::default();
         let (mut core, mut next) = (Core::new(config.clone(), host.clone()), FIRST);
         let network = Network::start(&config, &mut core, &host, &mut next, over, (polled, &watch))?;
-        let (network, poller) = network.map_or((None, None), |(network, poller)| (Some(network), poller));
+        let (network, mut poller, openers, begun) = match network {
+            Some(Started { network, poller, openers, begun }) => (Some(network), poller, Some(openers), Some(begun)),
+            None => (None, None, None, None),
+        };
         if let Some(network) = &network {
             epoll::add(&epoll, network.fd(), epoll::EventData::new_u64(NETWORK), epoll::EventFlags::IN)
                 .map_err(system("epoll for"))?;
@@ -201,15 +211,21 @@ impl Server {
             closed_slow: 0,
             knob,
             network,
+            waiting: Vec::new(),
         };
         tracing::info!(socket = %path.display(), "serving");
         let watched = watch.clone();
         let thread = std::thread::Builder::new()
             .name("insane-sessions".into())
-            .spawn(move || watched.run("sessions", || shell.run()))
+            .spawn(move || watched.run(SESSIONS, || shell.run(&watched)))
             .map_err(|source| StartError::System { what: "thread for", path: path.clone(), source })?;
         file.0 = None;
-        Ok((Self { socket: path, stop, thread: Some(thread), watch }, poller))
+        // By its thread, or by this one.
+        poller.iter_mut().for_each(Poller::begin);
+        if let Some(begun) = begun {
+            let _ = begun.recv();
+        }
+        Ok((Self { socket: path, stop, thread: Some(thread), watch, openers }, poller))
     }
 
     /// The socket that it serves.
@@ -225,7 +241,8 @@ impl Server {
         self.watch.clone()
     }
 
-    /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it.
+    /// Stops: tells the sessions, closes them, removes the socket. Local channels go on without it. Then waits for the threads that open
+    /// datapaths, so that nothing is left of those; for five seconds if one does not come back, which then is logged and left alone.
     pub fn stop(mut self) {
         self.end();
     }
@@ -236,6 +253,7 @@ impl Server {
             let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
             let _ = thread.join();
             let _ = std::fs::remove_file(&self.socket);
+            drop(self.openers.take());
         }
     }
 }
@@ -309,8 +327,15 @@ fn is_socket(path: &Path) -> bool {
 }
 
 impl Shell {
-    fn run(mut self) -> Result<(), String> {
-        let mut ended = Ok(());
+    /// Serves until it is told to stop, or cannot any more; then the sessions are told.
+    fn run(mut self, watch: &Watch) -> Result<(), String> {
+        let ended = attempt(|| self.serve()).unwrap_or_else(|text| Err(watch::panicked(&text)));
+        let failed = watch.failed().or_else(|| Some(watch::ended(SESSIONS, ended.as_ref().err()?)));
+        self.stop_all(failed);
+        ended
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         loop {
             let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
@@ -319,14 +344,11 @@ impl Shell {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    ended = Err(format!("epoll: {e}"));
-                    break;
-                }
+                Err(e) => return Err(format!("epoll: {e}")),
             }
             let ready: Vec<u64> = events.iter().map(|e| e.data.u64()).collect();
             if ready.contains(&STOP) {
-                break;
+                return Ok(());
             }
             for data in ready {
                 match data {
@@ -342,21 +364,40 @@ impl Shell {
             self.retry();
             self.knob.want(self.core.has_sinks());
         }
-        self.stop_all();
-        ended
+    }
+
+    /// Whether something is about the datapaths and waits until the network side has begun: of each connection the first.
+    fn waits_for_network(&self, conn: Conn, message: &ToRuntime) -> bool {
+        use to_runtime::Body::{Capture, Query, Rebind};
+        matches!(&message.body, Some(Capture(_) | Query(_) | Rebind(_)))
+            && self.network.as_ref().is_some_and(|network| !network.has_begun())
+            && self.waiting.iter().all(|(other, ..)| *other != conn)
+    }
+
+    /// Answers who has asked before the network side had begun.
+    fn answer_waiting(&mut self) {
+        if self.network.as_ref().is_some_and(Network::has_begun) {
+            for (conn, bytes, fds) in std::mem::take(&mut self.waiting) {
+                self.message(conn, &bytes, fds);
+            }
+        }
     }
 
     fn serve_network(&mut self) {
         let actions = self.network.as_ref().map(|n| n.serve(&mut self.core)).unwrap_or_default();
         actions.into_iter().for_each(|action| self.act(action));
+        self.answer_waiting();
     }
 
-    fn stop_all(&mut self) {
+    /// Ends the network side, and tells the sessions why: what has failed, if something has. Even if this thread itself has.
+    fn stop_all(&mut self, failed: Option<String>) {
         if let Some(network) = &mut self.network {
             network.stop();
         }
         tracing::info!(sessions = self.core.sessions.len(), "stopping");
-        let body = to_client::Body::Stopping(control::Stopping { reason: "the runtime was told to stop".into() });
+        let reason = failed
+            .map_or_else(|| "the runtime was told to stop".into(), |why| format!("the runtime has failed: {why}"));
+        let body = to_client::Body::Stopping(control::Stopping { reason });
         let bytes = encode(&ToClient { request: 0, body: Some(body) });
         for connection in self.connections.values() {
             let _ = send(connection.fd.as_fd(), &bytes, &[]);
@@ -459,8 +500,7 @@ impl Shell {
     }
 
     fn message(&mut self, conn: Conn, bytes: &[u8], fds: Vec<OwnedFd>) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        let credentials = connection.credentials;
+        let Some(credentials) = self.connections.get(&conn).map(|connection| connection.credentials) else { return };
         let message = match decode::<ToRuntime>(bytes) {
             Ok(message) => message,
             Err(e) => {
@@ -469,6 +509,10 @@ impl Shell {
                 return self.drop_connection(conn);
             }
         };
+        if self.waits_for_network(conn, &message) {
+            return self.waiting.push((conn, bytes.to_vec(), fds));
+        }
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
         match &message.body {
             Some(to_runtime::Body::Hello(hello)) => {
                 connection.hello_by = None;
@@ -752,94 +796,4 @@ fn counters(fds: &[OwnedFd], bytes: u64) -> Result<Counters, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use insane_datapath::batch::{Place, RxBatch, RxReport, TxBatch, TxReport};
-    use insane_datapath::{Address, Armed, Capabilities, DatapathError, Stats};
-
-    /// A datapath that panics when it is asked for what has come.
-    struct Panics(Box<dyn Datapath>);
-
-    impl Datapath for Panics {
-        fn capabilities(&self) -> Capabilities {
-            self.0.capabilities()
-        }
-
-        fn open(&mut self) -> Result<(), DatapathError> {
-            self.0.open()
-        }
-
-        fn address(&self) -> Option<Address> {
-            self.0.address()
-        }
-
-        fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
-            self.0.transmit(batch)
-        }
-
-        fn receive(&mut self, _batch: &mut RxBatch, _place: Option<&mut dyn Place>) -> RxReport {
-            panic!("as it was to")
-        }
-
-        fn arm(&mut self) -> Armed {
-            self.0.arm()
-        }
-
-        fn stats(&self) -> Stats {
-            self.0.stats()
-        }
-
-        fn close(&mut self) {
-            self.0.close();
-        }
-    }
-
-    fn with_network(folder: &Path) -> Config {
-        let mut config = Config::default();
-        config.runtime.socket = folder.join("s");
-        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        config.network = Some(crate::config::Network { listen: free, ..Default::default() });
-        config
-    }
-
-    #[test]
-    fn a_network_thread_that_panics_is_noticed_and_the_server_still_stops() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = with_network(folder.path());
-        let server = Server::start_over(config.clone(), |_, datapath| Box::new(Panics(datapath))).unwrap();
-        let why = server.watch().wait();
-        assert_eq!(why.as_deref(), Some("the network thread has ended: it panicked: as it was to"));
-        assert_eq!(server.watch().failed(), why);
-        server.stop();
-        assert!(!config.runtime.socket.exists());
-    }
-
-    #[test]
-    fn a_server_that_was_told_to_stop_has_not_failed() {
-        let folder = tempfile::tempdir().unwrap();
-        let server = Server::start(with_network(folder.path())).unwrap();
-        let watch = server.watch();
-        assert_eq!(watch.failed(), None);
-        server.stop();
-        assert_eq!(watch.wait(), None);
-    }
-
-    #[test]
-    fn a_server_that_does_not_come_to_be_leaves_no_socket_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::default();
-        config.runtime.socket = dir.path().join("s");
-        // Of the addresses for documentation no host has one.
-        config.network = Some(crate::config::Network { listen: ([192, 0, 2, 1], 7400).into(), ..Default::default() });
-        let refused = Server::start(config.clone());
-        assert!(matches!(refused, Err(StartError::Network(_))), "{refused:?}");
-        assert!(!config.runtime.socket.exists());
-        // Nor does one that finds another there take that one's away.
-        config.network = None;
-        let server = Server::start(config.clone()).unwrap();
-        assert!(matches!(Server::start(config.clone()), Err(StartError::Running { .. })));
-        assert!(config.runtime.socket.exists());
-        server.stop();
-        assert!(!config.runtime.socket.exists());
-    }
-}
+mod tests;

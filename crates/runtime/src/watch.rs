@@ -11,8 +11,8 @@ enum Life {
     Failed(String),
 }
 
-/// Says when a server cannot serve any more: the thread of its sessions or of its network side has ended, and nobody has told it to. Any
-/// thread may ask, and keep it beyond the server.
+/// Says when a server cannot serve any more: the thread of its sessions or of its network side, or one that polls datapaths, has ended, and
+/// nobody has told it to. Any thread may ask, and keep it beyond the server.
 #[derive(Debug, Clone, Default)]
 pub struct Watch(Arc<(Mutex<Life>, Condvar)>);
 
@@ -45,18 +45,13 @@ impl Watch {
 
     /// Does the work of a thread that ends only when it is told to.
     pub(crate) fn run(&self, thread: &str, work: impl FnOnce() -> Result<(), String>) {
-        // Nothing of what it has worked on is seen again.
-        let why = match catch_unwind(AssertUnwindSafe(work)) {
+        let why = match attempt(work) {
             Ok(Ok(())) => return,
             Ok(Err(why)) => why,
-            Err(said) => {
-                let text = said.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                let text = text.or_else(|| said.downcast_ref::<String>().cloned()).unwrap_or_default();
-                format!("it panicked: {text}")
-            }
+            Err(text) => panicked(&text),
         };
         tracing::error!(thread, why, "a thread has ended that must not");
-        self.become_unless_over(Life::Failed(format!("the {thread} thread has ended: {why}")));
+        self.become_unless_over(Life::Failed(ended(thread, &why)));
     }
 
     fn become_unless_over(&self, what: Life) {
@@ -66,6 +61,27 @@ impl Watch {
             self.0.1.notify_all();
         }
     }
+}
+
+/// What is said of a thread that has ended.
+pub(crate) fn ended(thread: &str, why: &str) -> String {
+    format!("the {thread} thread has ended: {why}")
+}
+
+/// What is said of one that has panicked.
+pub(crate) fn panicked(text: &str) -> String {
+    format!("it panicked: {text}")
+}
+
+/// Does something that may panic. Who uses what it has worked on afterwards takes it for half done.
+///
+/// # Errors
+/// What the panic said.
+pub(crate) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|said| {
+        let text = said.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| said.downcast_ref::<String>().cloned()).unwrap_or_default()
+    })
 }
 
 #[cfg(test)]

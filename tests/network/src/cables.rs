@@ -1,6 +1,6 @@
 //! Hosts with AF_XDP beside kernel UDP, in network namespaces.
 
-use crate::{LIMIT, Process, config, eventually, law};
+use crate::{LIMIT, Process, config, eventually, free_addresses, law};
 use insane::{Acceleration, EffectiveQos, Qos, Resources, Session, Sink, Source, SourceOptions, Stream};
 use insane_runtime::config::{Config, Datapath, Kind, Policy};
 use insane_tests_namespaces::{Namespaces, has_af_xdp, run};
@@ -160,6 +160,18 @@ pub fn on_plugin(config: &mut Config, library: &Path, folder: &Path, end: usize)
     datapath.interface.clear();
     datapath.options = options.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     network.policy = vec![row("acceleration=preferred", &[Kind::Plugin, Kind::Udp]), row("", &[Kind::Udp])];
+}
+
+/// The configuration of a host in this process that has that plug-in and knows no other host; its socket and the plug-in's are in a folder.
+#[must_use]
+pub fn alone_on_plugin(library: &Path, folder: &Path) -> Config {
+    let address = free_addresses(1);
+    let mut config = config("host-0", address[0], &address);
+    config.runtime.socket = folder.join("s");
+    let datapath = Datapath { address: "10.0.0.101/24".into(), ..Datapath::default() };
+    config.network.get_or_insert_default().datapath.push(datapath);
+    on_plugin(&mut config, library, folder, 0);
+    config
 }
 
 /// A configuration with DPDK, by this object, where the cables would have AF_XDP.

@@ -1,9 +1,10 @@
 //! Two runtimes with DPDK on AF_PACKET beside kernel UDP, in network namespaces. Without root or DPDK: SKIPPED.
 
 use insane::{Qos, Session};
+use insane_runtime::config::{Datapath, Kind};
 use insane_tests_host::Watchdog;
 use insane_tests_network::cables::{Cables, dpdk_object, ends, goes_over, on_dpdk, towards, unsparing};
-use insane_tests_network::{LIMIT, eventually, law, law_holds, reliable, status};
+use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, reliable, status};
 use std::path::Path;
 use std::time::Duration;
 
@@ -191,4 +192,45 @@ fn a_host_without_the_object_falls_back_and_says_why() {
     assert!(effective.reasons.iter().any(|reason| reason.contains("host-0 has no dpdk: ")), "{effective:?}");
     source.send(b"by the kernel").unwrap();
     assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"by the kernel");
+}
+
+/// Neither of two ports is tried again, and both say what was wrong when DPDK was started: a later reason would hide it.
+#[test]
+fn why_dpdk_did_not_start_is_said_for_good_and_no_other_try_is_promised() {
+    let _watchdog = Watchdog::start("dpdk does not start", TEST);
+    let Some(library) = dpdk_object(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let address = free_addresses(1);
+    let mut config = config("host-0", address[0], &address);
+    // More memory than an address space has.
+    let eal = "--no-huge -m 200000000 --no-pci";
+    let port = |number: usize| Datapath {
+        kind: Kind::Dpdk,
+        library: library.display().to_string(),
+        device: format!("net_null{number}"),
+        eal: eal.into(),
+        address: format!("10.96.{number}.100/24"),
+        ..Datapath::default()
+    };
+    config.network.get_or_insert_default().datapath = [0, 1].map(port).into();
+    let one = Process::start(PROGRAM, None, &config);
+    let a = one.session("one");
+    let reports = || status(&a)["network"]["datapaths"].as_array().expect("datapaths")[1..].to_vec();
+    assert!(eventually(|| reports().iter().all(|report| report["tries"] == 1)), "{:?}", reports());
+    let first = reports();
+    let why = first[0]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains(&format!(" does not start with \"{eal}\": ")), "{why}");
+    assert!(
+        why.ends_with(": said when DPDK was started in this process; restart the runtime after mending it"),
+        "{why}"
+    );
+    for report in &first {
+        assert_eq!((report["reason"].as_str(), &report["final"]), (Some(why), &true.into()));
+        let text = report["text"].as_str().unwrap_or_default();
+        assert!(text.contains("not tried again") && !text.contains("it will be"), "{text}");
+    }
+    let doctor = a.report("doctor").unwrap();
+    assert!(doctor.contains("restart the runtime") && !doctor.contains("tried again by itself"), "{doctor}");
+    // What may be there again is tried a second later.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(reports(), first);
 }

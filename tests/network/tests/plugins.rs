@@ -1,13 +1,18 @@
 //! Two runtimes with a datapath from somebody's shared object: the template in C that comes with `insane_datapath.h`, frames over
 //! Unix sockets. Without a C compiler: SKIPPED.
 
-use insane::{Event, Qos, Reliability};
+use insane::{Event, Qos, Reliability, Session};
 use insane_runtime::config::{Config, Datapath, Kind, Policy};
+use insane_runtime::server::Server;
 use insane_tests_host::Watchdog;
-use insane_tests_network::cables::{accelerated, ends, goes_over, plugin_template as template, towards};
+use insane_tests_network::cables::{
+    accelerated, alone_on_plugin, ends, goes_over, plugin_template as template, towards,
+};
 use insane_tests_network::load::{are_whole, flows, numbers, take_the_rest};
 use insane_tests_network::{LIMIT, Process, config, eventually, free_addresses, law, law_holds, reliable, status};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TEST: Duration = Duration::from_secs(60);
@@ -128,6 +133,34 @@ fn a_plugin_whose_object_comes_later_is_taken_then() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
 }
 
+/// What is in the way changes: there is no object at first, then something that is none.
+#[test]
+fn the_reason_that_is_given_for_a_datapaths_absence_is_the_newest() {
+    let _watchdog = Watchdog::start("newest reason", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    std::fs::remove_file(&library).unwrap();
+    let [one, two] = two(&library, folder.path(), |_, _| ());
+    let (a, b) = (one.session("source"), two.session("sink"));
+    let (stream, source, sink) = ends(&a, &b, accelerated(reliable()), "c");
+    let reasons = || towards(&stream, "host-1").reasons.join("; ");
+    for (file, why) in [(None, "No such file or directory"), (Some("text"), "it is no shared object")] {
+        file.into_iter().for_each(|text| std::fs::write(&library, text).unwrap());
+        assert!(eventually(|| reasons().contains(why)), "{}", reasons());
+        let effective = || status(&a)["streams"][0]["effective"].to_string();
+        assert!(eventually(|| effective().contains(why)), "{}", effective());
+        let report = status(&a)["network"]["datapaths"][1].clone();
+        assert!(report["reason"].as_str().is_some_and(|said| said.contains(why)), "{report}");
+        assert!(a.report("doctor").unwrap().contains(why));
+        let told =
+            |event| matches!(event, Event::QosChanged { effective, .. } if effective.reasons.join("").contains(why));
+        // The first may have been there before the stream was.
+        assert!(file.is_none() || eventually(|| a.events().into_iter().any(told)), "nobody is told");
+    }
+    source.send(b"meanwhile").unwrap();
+    assert_eq!(sink.consume_timeout(LIMIT).unwrap().to_vec(), b"meanwhile");
+}
+
 #[test]
 fn a_plugin_that_takes_long_to_open_is_taken_then_and_nobody_waits_for_it() {
     let _watchdog = Watchdog::start("slow", TEST);
@@ -157,6 +190,31 @@ fn a_plugin_that_takes_long_to_open_is_taken_then_and_nobody_waits_for_it() {
     let report = report();
     assert_eq!((report["losses"].as_u64(), report["tries"].as_u64()), (Some(0), Some(0)), "{report}");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+}
+
+#[test]
+fn a_datapath_whose_opening_panics_is_absent_with_that_reason_and_tried_again() {
+    let _watchdog = Watchdog::start("opening panics", TEST);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = template(folder.path()) else { return };
+    let config = alone_on_plugin(&library, folder.path());
+    let works = Arc::new(AtomicBool::new(false));
+    let over = works.clone();
+    let server = Server::start_over(config.clone(), move |kind, datapath| {
+        assert!(kind != Kind::Plugin || over.load(Ordering::SeqCst), "as it was to");
+        datapath
+    });
+    let server = server.unwrap();
+    let session = Session::builder("asks").socket(&config.runtime.socket).open().unwrap();
+    let report = || status(&session)["network"]["datapaths"][1].clone();
+    assert!(eventually(|| report()["tries"].as_u64() > Some(1)), "{}", report());
+    let said = report();
+    assert_eq!((said["state"].as_str(), &said["final"]), (Some("absent"), &false.into()), "{said}");
+    assert_eq!(said["reason"].as_str(), Some("opening it panicked: as it was to"));
+    works.store(true, Ordering::SeqCst);
+    assert!(eventually(|| report()["state"] == "open"), "{}", report());
+    assert_eq!(server.watch().failed(), None);
+    server.stop();
 }
 
 /// A plug-in of the source's host says after so many frames that a call of its does not work any more, each time that it was opened: the

@@ -81,6 +81,7 @@ const RUNTIME: &[Row] = &[
 const DATAPATH: &[Row] = &[
     count("/losses", "datapath_losses", "How often the datapath failed after it was open"),
     gauge("/tries", "datapath_tries", "How often it was tried to open it again since"),
+    gauge("/final", "datapath_needs_restart", "Whether nothing opens it again before the runtime restarts"),
     gauge("/capture/seconds", "capture_age", "How long the capture of the datapath runs").of("seconds", 1),
     gauge("/capture/frames", "capture_frames", "Frames that the capture has taken"),
     gauge("/capture/dropped", "capture_dropped_frames", "Frames that the capture had no room for"),

@@ -5,7 +5,7 @@
 
 enum {
     NOTHING, NO_SYMBOL, NO_TABLE, VERSION, SIZE, LONGER, NAME, NO_NAME, LONG_NAME, NULL_CREATE, NULL_RELEASE, UNRESOLVED,
-    NO_PORT, NO_REASON, NOT_OPENED, ENDLESS_REASON, MAX_FRAME, NO_BURST, GROUP_ADDRESS, BAD_FD, NEGATIVE_FD,
+    NO_PORT, NO_REASON, NOT_OPENED, NEVER_OPENED, ENDLESS_REASON, MAX_FRAME, NO_BURST, GROUP_ADDRESS, BAD_FD, NEGATIVE_FD,
     LEND_NO_FD, LEND_BAD_FD, LEND_STRIDE, LEND_ALL, LEND_NOWHERE,
     RESERVE_MORE, RESERVE_FAILED, NO_DATA, SMALL_BUFFER, SEND_MORE, SEND_NEGATIVE, SEND_FAILED,
     RECEIVE_MORE, RECEIVE_FAILED, LONG_FRAME, SHORT_FRAME, NO_FRAME, LAST_FRAME, ARM, ARM_FAILED, LIMIT, DOWN, BUSY,
@@ -34,11 +34,11 @@ static void destroy(insane_datapath_port *port) { (void)port; }
 
 static int32_t open_port(insane_datapath_port *port, insane_datapath_info *info, char *error, size_t capacity)
 {
-    if (BAD == NOT_OPENED || BAD == ENDLESS_REASON) {
+    if (BAD == NOT_OPENED || BAD == NEVER_OPENED || BAD == ENDLESS_REASON) {
         memset(error, 'x', capacity);
-        if (BAD == NOT_OPENED)
+        if (BAD != ENDLESS_REASON)
             strcpy(error, "the cable is out");
-        return INSANE_DATAPATH_FAILED;
+        return BAD == NEVER_OPENED ? INSANE_DATAPATH_FINAL : INSANE_DATAPATH_FAILED;
     }
     port->come_count = 0;
     port->free_count = BUFFERS;

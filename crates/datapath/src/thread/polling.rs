@@ -111,6 +111,14 @@ impl PollingThread {
     /// # Errors
     /// The operating system's, for want of threads or descriptors. That the thread cannot be on its core is none: [`Self::pinned`].
     pub fn start(settings: Settings) -> io::Result<Self> {
+        Self::start_under(settings, |work| work())
+    }
+
+    /// As [`Self::start`]; what the thread does it does by `run`, which so learns when it ends, and how: it panics if a datapath does.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_under(settings: Settings, run: impl FnOnce(Box<dyn FnOnce()>) + Send + 'static) -> io::Result<Self> {
         let roster = Arc::new(Roster {
             members: Mutex::new(Vec::new()),
             changed: AtomicBool::new(false),
@@ -123,7 +131,7 @@ impl PollingThread {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             // Who started it waits for that.
             let _ = tell.send(core.map_or(Ok(()), pin));
-            Looks::new(of_thread, waiting).run();
+            run(Box::new(move || Looks::new(of_thread, waiting).run()));
         })?;
         let pinned = told.recv().map_err(|_| io::Error::other("the thread does not start"))?;
         Ok(Self(Arc::new(Running { roster, thread: Some(thread), pinned })))

@@ -20,6 +20,7 @@
 static char started[512];   /* the arguments */
 static bool tried;
 static int outcome;         /* of rte_eal_init, as an error number; 0 if it has started */
+static char why[512];       /* it has not: said to everybody who asks from then on */
 
 /* The last line that DPDK has logged: the reason of what failed is in none of its return values. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -131,7 +132,7 @@ static int start_once(const char *wanted)
     return outcome;
 }
 
-/* The caller holds the lock of open.c. */
+/* The caller holds the lock of open.c. Whatever it says is so for as long as the process lives. */
 int eal_start(const char *arguments, char *error, size_t capacity)
 {
     if (!tried) {
@@ -139,21 +140,20 @@ int eal_start(const char *arguments, char *error, size_t capacity)
         snprintf(started, sizeof started, "%s", arguments);
         eal_log_mark();
         guard_prepare();
-        if (start_once(arguments) != 0) {
-            snprintf(error, capacity, "DPDK %s does not start with \"%s\": %s (%s)", rte_version(), started, rte_strerror(outcome), eal_log_last());
-            return -1;
-        }
-        return 0;
+        /* Cut where they may be long: what is to be done about it stands at the end. */
+        if (start_once(arguments) != 0)
+            snprintf(why, sizeof why,
+                     "%s does not start with \"%.120s\": %s (%.160s): said when DPDK was started in this process; restart the runtime after mending it",
+                     rte_version(), started, rte_strerror(outcome), eal_log_last());
+    }
+    if (outcome != 0) {
+        snprintf(error, capacity, "%s", why);
+        return -1;
     }
     if (strcmp(started, arguments) != 0) {
         snprintf(error, capacity,
                  "DPDK was started in this process with \"%s\", and it starts once: for \"%s\" the runtime must restart", started,
                  arguments);
-        return -1;
-    }
-    if (outcome != 0) {
-        snprintf(error, capacity, "DPDK did not start with \"%s\" (%s), and is tried once in a process: the runtime must restart", started,
-                 rte_strerror(outcome));
         return -1;
     }
     return 0;

@@ -132,7 +132,7 @@ void queues_find_wake(insane_datapath_port *port);
 bool queues_arm(insane_datapath_port *port);
 void queues_disarm(insane_datapath_port *port);
 
-/* eal.c: starts DPDK in this process, once. */
+/* eal.c: starts DPDK in this process, once; what it refuses it refuses for good. */
 int eal_start(const char *arguments, char *error, size_t capacity);
 /* The arguments with which it was started. */
 const char *eal_arguments(void);

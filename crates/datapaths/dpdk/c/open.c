@@ -501,7 +501,7 @@ static int open_locked(insane_datapath_port *port, char *error, size_t capacity)
     port->physical = is_pci(choice->device);
     const char *eal = choice->eal[0] != 0 ? choice->eal : port->physical ? EAL_PHYSICAL : EAL_SOFTWARE;
     if (eal_start(eal, error, capacity) != 0)
-        return INSANE_DATAPATH_FAILED;
+        return INSANE_DATAPATH_FINAL;
     eal_thread();
     snprintf(port->name, sizeof port->name, "%.*s", (int)RTE_MIN(strcspn(choice->device, ","), sizeof port->name - 1), choice->device);
     port->max_frame = (choice->mtu != 0 ? choice->mtu : 1500) + header_bytes(port);

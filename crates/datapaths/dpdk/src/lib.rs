@@ -7,8 +7,8 @@
 //! Layer: a datapath; the object's source is in `c`, behind the interface of `insane-datapath-plugin`. No unsafe code here. A port
 //! belongs to one thread at a time, which polls it; DPDK gets no thread of its own but the ones that it starts itself.
 //!
-//! DPDK's environment starts once in a process, with the first port that is opened; one with other arguments is an error that says
-//! that the runtime must restart.
+//! DPDK's environment starts once in a process, with the first port that is opened. That it did not, and that another port wants other
+//! arguments, is an error for good ([`DatapathError::Final`]) that says that the runtime must restart.
 //!
 //! ```
 //! use insane_datapath_dpdk::{Dpdk, DpdkConfig};

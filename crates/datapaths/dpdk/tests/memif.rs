@@ -256,7 +256,9 @@ fn what_was_chosen_and_what_cannot_be_is_said() {
         ),
     ] {
         let mut port = dpdk.port(&config).expect("a configuration that can be");
-        let error = port.open().expect_err(reason).to_string();
+        let error = port.open().expect_err(reason);
+        assert_eq!(error.is_final(), reason.ends_with("the runtime must restart"), "{config:?}: {error}");
+        let error = error.to_string();
         assert!(error.starts_with("dpdk is not available here: ") && error.contains(reason), "{config:?}: {error}");
     }
     for (config, reason) in [

@@ -459,10 +459,15 @@ impl Hub {
         if now >= self.report_at {
             self.report_at = now + REPORT;
             self.look_after_ports(now);
-            let report = self.report();
-            if let Ok(mut shared) = self.ends.report.lock() {
-                *shared = report;
-            }
+            self.publish();
+        }
+    }
+
+    /// Writes the report anew.
+    pub(crate) fn publish(&self) {
+        let report = self.report();
+        if let Ok(mut shared) = self.ends.report.lock() {
+            *shared = report;
         }
     }
 

@@ -71,6 +71,7 @@ mod words;
 
 pub use poller::Poller;
 pub(crate) use ports::Over;
+pub(crate) use reopen::Openers;
 
 use crate::config::Config;
 use crate::core::{Action, Conn, Core, Credentials};
@@ -86,6 +87,7 @@ use insane_wire::id::{Epoch, SessionId, SinkId};
 use insane_wire::qos::{EffectiveQos, Qos};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -103,7 +105,7 @@ pub(crate) enum ToNetwork {
     StreamClosed(String, String),
     /// A datapath is open again, or at last: its ports with their numbers, and what was chosen.
     Opened(Vec<(usize, ports::Port)>, String),
-    /// Ports of these numbers could not be opened at the first attempt, and why.
+    /// Ports of these numbers could not be opened, and why, if that is not what was said last.
     NotOpened(Vec<usize>, String),
     /// The directory has found a host.
     Found(SocketAddr),
@@ -259,6 +261,30 @@ pub(crate) struct Network {
     threads: Vec<Thread>,
     discovery: Option<discovery::Discovery>,
     states: ports::States,
+    has_begun: Arc<AtomicBool>,
+}
+
+/// The network side has it until it has begun: until each datapath is open, or was tried, or takes long.
+pub(crate) struct Begins {
+    has_begun: Arc<AtomicBool>,
+    bell: Bell,
+    _to_starter: Sender<()>,
+}
+
+impl Drop for Begins {
+    fn drop(&mut self) {
+        self.has_begun.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+/// A network side: the server's end, what polls it if no thread does, and who opens datapaths, to be ended after the rest.
+pub(crate) struct Started {
+    pub(crate) network: Network,
+    pub(crate) poller: Option<Poller>,
+    pub(crate) openers: Openers,
+    /// It is cut off when the network side has begun.
+    pub(crate) begun: Receiver<()>,
 }
 
 impl Network {
@@ -271,11 +297,11 @@ impl Network {
         next: &mut Conn,
         over: &Over,
         (polled, watch): (bool, &Watch),
-    ) -> Result<Option<(Self, Option<Poller>)>, NetworkError> {
+    ) -> Result<Option<Started>, NetworkError> {
         let Some(settings) = config.network.clone() else { return Ok(None) };
-        let (polling, mut threads) = Threads::start(&settings)?;
+        let (polling, mut threads) = Threads::start(&settings, watch)?;
         let runs = polling.rest(&settings);
-        let ports::All { mut ports, states, openings } =
+        let ports::All { ports, states, openings } =
             ports::open(&settings, config.domains().len() == 1, over, &polling)?;
         let states = Arc::new(Mutex::new(states));
         let credentials = Credentials {
@@ -298,32 +324,29 @@ impl Network {
         let (to_bell, from_bell) = (Bell::new()?, Bell::new()?);
         let report = Arc::new(Mutex::new(serde_json::Value::Null));
         // Not by this thread, which is to serve, nor by the network's: opening blocks.
-        let (first, all_tried) = channel();
-        let openers = openings
-            .into_iter()
-            .map(|opening| reopen::start(opening, states.clone(), (to.clone(), to_bell.clone()), first.clone()));
-        let openers = openers.collect::<Result<_, _>>()?;
-        drop(first);
-        reopen::wait_for_quick_ones(&all_tried);
-        while let Ok(message) = inbox.try_recv() {
-            reopen::take_first(message, &mut ports, &states);
-        }
+        let (openers, tried) = Openers::start(openings, &states, &(to.clone(), to_bell.clone()))?;
         let ends =
             hub::Ends { inbox, bell: to_bell.clone(), outbox, out_bell: from_bell.clone(), report: report.clone() };
         let run = insane_wire::id::SessionId::random().0;
         let discovery = discovery::Discovery::start(&settings, run, (to.clone(), to_bell.clone()))?;
         let core = settings.core;
-        let hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), openers), domains, ends)?;
+        let orders = openers.orders();
+        let mut hub = hub::Hub::new(settings, (host.to_owned(), run), (ports, states.clone(), orders), domains, ends)?;
         // Whoever asks before the thread has had its first turn gets a report, too.
-        *report.lock().unwrap_or_else(PoisonError::into_inner) = hub.report();
+        hub.publish();
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let (to_starter, begun) = channel();
+        let begins = Begins { has_begun: has_begun.clone(), bell: from_bell.clone(), _to_starter: to_starter };
         let (thread, poller, own) = if polled {
-            (None, Some(Poller::new(hub)), Thread::of_owner(OWN, runs, core))
+            (None, Some(Poller::new(hub, tried, begins)), Thread::of_owner(OWN, runs, core))
         } else {
             let ((tell, told), watch) = (channel(), watch.clone());
             let thread = std::thread::Builder::new().name("insane-network".into()).spawn(move || {
                 // Who asked waits for that.
                 let _ = tell.send(usize::try_from(core).map_or(Ok(()), pin));
                 watch.run(OWN, || {
+                    hub.begin(&tried);
+                    drop(begins);
                     hub.run();
                     Ok(())
                 });
@@ -333,14 +356,31 @@ impl Network {
         };
         threads.insert(0, own);
         let domains = counters;
-        let network =
-            Self { to, to_bell, from, from_bell, report, credentials, domains, thread, threads, discovery, states };
-        Ok(Some((network, poller)))
+        let network = Self {
+            to,
+            to_bell,
+            from,
+            from_bell,
+            report,
+            credentials,
+            domains,
+            thread,
+            threads,
+            discovery,
+            states,
+            has_begun,
+        };
+        Ok(Some(Started { network, poller, openers, begun }))
     }
 
     /// Readable when [`Self::serve`] has something to do.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.from_bell.as_fd()
+    }
+
+    /// Whether it speaks to other hosts; before, what it says of datapaths is not the last word. [`Self::fd`] is readable when it begins.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     pub(crate) fn tell(&self, message: ToNetwork) {

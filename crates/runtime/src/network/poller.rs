@@ -1,8 +1,10 @@
 //! The network side without a thread of its own.
 
+use crate::network::Begins;
 use crate::network::hub::Hub;
 use crate::network::patience::Patience;
 use rustix::fd::BorrowedFd;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// The network side of a runtime that was started by [`crate::server::Server::start_polled`]: it does nothing but in the turns that its
@@ -37,6 +39,8 @@ use std::time::Duration;
 pub struct Poller {
     hub: Box<Hub>,
     patience: Patience,
+    /// What it takes to begin, until it has.
+    first: Option<(Receiver<()>, Begins)>,
 }
 
 impl std::fmt::Debug for Poller {
@@ -46,9 +50,17 @@ impl std::fmt::Debug for Poller {
 }
 
 impl Poller {
-    pub(crate) fn new(hub: Hub) -> Self {
+    /// It begins when all datapaths `tried` to open.
+    pub(crate) fn new(hub: Hub, tried: Receiver<()>, begins: Begins) -> Self {
         let patience = Patience::new(&hub.settings);
-        Self { hub: Box::new(hub), patience }
+        Self { hub: Box::new(hub), patience, first: Some((tried, begins)) }
+    }
+
+    /// Waits for that, as [`Hub::begin`].
+    pub(crate) fn begin(&mut self) {
+        if let Some((tried, _begins)) = self.first.take() {
+            self.hub.begin(&tried);
+        }
     }
 
     /// One look at everything: sends what local sources have emitted, a bounded burst of each, receives what has come and hands it out,

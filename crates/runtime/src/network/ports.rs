@@ -235,6 +235,8 @@ pub(crate) struct State {
     pub(crate) address: String,
     /// What was chosen when it was opened, or why it is absent.
     pub(crate) is: Result<String, String>,
+    /// It is absent for as long as this process lives.
+    pub(crate) is_final: bool,
     /// By which it is captured while it is open.
     pub(crate) tap: Option<Control>,
     /// What polling threads do for it while it is open, if it is on any.
@@ -254,7 +256,7 @@ pub(crate) fn note_open(states: &States, number: usize, port: &Port, chosen: &st
     note(states, number, |state| {
         // What goes over TCP is captured with the datagrams, as both leave: once.
         let tap = (!port.via().tcp).then(|| port.tap.clone());
-        (state.is, state.tap, state.tries) = (Ok(chosen.to_owned()), tap, 0);
+        (state.is, state.is_final, state.tap, state.tries) = (Ok(chosen.to_owned()), false, tap, 0);
         state.threads = port.threads.clone();
     });
 }
@@ -277,6 +279,12 @@ impl std::fmt::Display for State {
 }
 
 impl State {
+    /// Of one that was not lost or tried yet.
+    fn new(via: Via, (interface, address): (String, String), is: Result<String, String>) -> Self {
+        let (is_final, tap, threads, losses, tries, lost) = (false, None, None, 0, 0, None);
+        Self { via, interface, address, is, is_final, tap, threads, losses, tries, lost }
+    }
+
     /// For a report, with the capture that is on.
     pub(crate) fn report(&self) -> Value {
         let threads = self.threads.as_ref().map(|is| (is.wanted(), is.received(), is.short()));
@@ -291,6 +299,9 @@ impl State {
             threads.map(|(wanted, received, short)| json!({"wanted": wanted, "received": received, "short": short}));
         let (state, text) = match (&self.is, self.tries) {
             (Ok(text), _) => ("open", format!("{text}{by}")),
+            (Err(text), _) if self.is_final => {
+                ("absent", format!("{text} (not tried again before the runtime restarts)"))
+            }
             (Err(text), 0) => ("absent", text.clone()),
             (Err(text), 1) => ("absent", format!("{text} (tried once, and it will be again)")),
             (Err(text), tries) => ("absent", format!("{text} (tried {tries} times, and it will be again)")),
@@ -301,8 +312,8 @@ impl State {
         });
         json!({
             "kind": self.via.name(), "interface": self.interface, "address": self.address, "state": state, "text": text,
-            "reason": self.is.as_ref().err(), "capture": capture, "losses": self.losses, "tries": self.tries, "lost": self.lost,
-            "threads": threads,
+            "reason": self.is.as_ref().err(), "final": self.is_final, "capture": capture, "losses": self.losses,
+            "tries": self.tries, "lost": self.lost, "threads": threads,
         })
     }
 }
@@ -664,9 +675,9 @@ pub(crate) fn open(
     let (home, spread) = put_on(&threads.of(Kind::Udp.name()), Box::new(tap))?;
     let mut home = Port::tapped(Kind::Udp, home, control);
     home.threads = spread.clone();
-    let (interface, is, tap) = (settings.interface.clone(), Ok("kernel UDP".into()), Some(home.tap.clone()));
-    let via = Via::of(Kind::Udp);
-    let state = State { via, interface, address, is, tap, threads: spread, losses: 0, tries: 0, lost: None };
+    let place = (settings.interface.clone(), address);
+    let state = State::new(Via::of(Kind::Udp), place, Ok("kernel UDP".into()));
+    let state = State { tap: Some(home.tap.clone()), threads: spread, ..state };
     let mut all = All { ports: vec![home], states: vec![state], openings: Vec::new() };
     // Those for TCP come after all others.
     let mut next = HOME + 1 + settings.datapath.len();
@@ -678,10 +689,9 @@ pub(crate) fn open(
         let (settings, over, threads) = (one.clone(), over.clone(), threads.of(one.place()));
         let opening = Opening { settings, at, tcp, one_domain, peers, over, threads };
         for port in opening.absent() {
-            let (interface, address, via) = (one.place().to_owned(), one.address.clone(), port.via());
-            let (is, threads) = (Err(NOT_YET.to_owned()), port.threads.clone());
-            let state = State { via, interface, address, is, tap: None, threads, losses: 0, tries: 0, lost: None };
-            if via.tcp {
+            let place = (one.place().to_owned(), one.address.clone());
+            let state = State::new(port.via(), place, Err(NOT_YET.to_owned()));
+            if state.via.tcp {
                 with_tcp.push((port, state));
             } else {
                 all.ports.push(port);
@@ -730,9 +740,12 @@ mod tests {
         let mut inner = loopback::Hub::default().port(1);
         inner.open().unwrap();
         let (_datapath, threads) = put_on(&threads, Box::new(inner)).unwrap();
-        let (via, is) = (Via::of(Kind::Udp), Ok("as was chosen".into()));
-        let (interface, address) = (String::new(), String::new());
-        let state = State { via, interface, address, is, tap: None, threads, losses: 0, tries: 0, lost: None };
+        let state = State::new(Via::of(Kind::Udp), Default::default(), Ok("as was chosen".into()));
+        reported(&State { threads, ..state })
+    }
+
+    /// The report on a datapath, and what `doctor` makes of it.
+    fn reported(state: &State) -> (Value, Value) {
         let (report, core) = (state.report(), crate::core::Core::new(config::Config::default(), "here".into()));
         let doctor = crate::doctor::report(&core, 0, std::slice::from_ref(&report), &[]);
         let check = doctor["checks"].as_array().unwrap().iter().find(|check| check["check"] == "datapath").unwrap();
@@ -753,6 +766,23 @@ mod tests {
             assert_eq!((&report["text"], &report["threads"]), (&"as was chosen".into(), &threads));
             assert_eq!((&check["state"], &check["hint"]), (&"ok".into(), &"".into()));
         }
+    }
+
+    #[test]
+    fn what_is_absent_for_good_promises_no_other_try_and_what_is_not_does() {
+        let absent = |is_final| {
+            let state = State::new(Via::of(Kind::Dpdk), Default::default(), Err("it does not start".into()));
+            reported(&State { is_final, tries: 3, ..state })
+        };
+        let (report, check) = absent(true);
+        assert_eq!(report["text"], "it does not start (not tried again before the runtime restarts)");
+        assert_eq!((&report["final"], &report["reason"]), (&true.into(), &"it does not start".into()));
+        let hint = check["hint"].as_str().unwrap();
+        assert!(hint.contains("restart the runtime") && !hint.contains("by itself"), "{hint}");
+        let (report, check) = absent(false);
+        assert_eq!(report["text"], "it does not start (tried 3 times, and it will be again)");
+        assert_eq!(report["final"], false);
+        assert!(check["hint"].as_str().unwrap().contains("tried again by itself"), "{check}");
     }
 
     #[test]

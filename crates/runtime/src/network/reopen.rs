@@ -4,7 +4,8 @@
 //! A port keeps its number, and the paths over it stay, as over an interface that is down: flows move to other paths, and back. Opening
 //! blocks, and nobody knows for how long, so each datapath beside kernel UDP has a thread that does nothing else, from the first time on,
 //! and sleeps while the datapath is there. It tries at once, then a second later, and half as often each time down to every 30 s; at once again when an interface of the name
-//! appears; never twice within a second. When streams come back to it is said elsewhere (`damping`).
+//! appears; never twice within a second; no more when it says that there is no use in it. When streams come back to it is said elsewhere
+//! (`damping`).
 //!
 //! What was lost stays as long as somebody has a frame that it has lent: memory is let go of when nobody can read it any more. Until then what
 //! comes in its place lends nothing, so that no more than one of each is kept, whatever sessions do.
@@ -14,9 +15,11 @@ use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
 use crate::network::ports::{Interface, Opening, Port, State, States, note, note_open};
 use crate::network::{Bell, ToNetwork};
+use crate::watch::attempt;
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The shortest time between two attempts, and the longest.
@@ -25,16 +28,22 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// How often it is looked whether an interface is there while it is waited for.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// For how long the start of a runtime waits for datapaths that are opened for the first time: most are there by then, DPDK's EAL among
-/// them, and who opens a session at once finds them. What takes longer comes later. Well below what sessions wait for their first answer.
+/// For how long a network side waits for datapaths that are opened for the first time before it speaks to other hosts: most are there by
+/// then, DPDK's EAL among them, and no stream goes elsewhere first. What takes longer comes later. Sessions are served meanwhile.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// What the thread of a datapath is told. It ends when nobody can tell it anything any more.
+/// For how long the end of a runtime waits for the threads that open datapaths: longer than opening one takes whose queue another process
+/// still has, which is three seconds. What takes longer may take for ever.
+const LAST: Duration = Duration::from_secs(5);
+
+/// What the thread of a datapath is told. It ends as well when nobody can tell it anything any more.
 pub(crate) enum Order {
     /// Nobody needs this any more; closing it takes long.
     Close(Box<dyn Datapath>),
     /// It is gone, to be opened anew.
     Open,
+    /// Nothing more is wanted.
+    End,
 }
 
 /// When to try next.
@@ -70,99 +79,175 @@ impl Rhythm {
     }
 }
 
-/// Starts the thread of a datapath, which is tried at once. `first` is dropped when that has come to something.
-pub(crate) fn start(
-    opening: Opening,
-    states: States,
-    network: (Sender<ToNetwork>, Bell),
-    first: Sender<()>,
-) -> std::io::Result<Sender<Order>> {
-    let (to, orders) = channel();
-    let thread = std::thread::Builder::new().name("insane-open".into());
-    thread.spawn(move || serve(&opening, first, &states, &network, &orders))?;
-    Ok(to)
+/// The threads that open datapaths, one for each beside kernel UDP. Dropped, it waits for their ends, no longer than [`LAST`].
+#[derive(Debug)]
+pub(crate) struct Openers {
+    all: Vec<Running>,
+    /// It is cut off when all have ended.
+    ended: Receiver<()>,
 }
 
-/// Waits until all that have it have dropped their end, no longer than [`QUICK`].
-pub(crate) fn wait_for_quick_ones(first: &Receiver<()>) {
-    let _ = first.recv_timeout(QUICK);
+/// One of them, with what it opens.
+#[derive(Debug)]
+struct Running {
+    kind: &'static str,
+    place: String,
+    to: Sender<Order>,
+    thread: JoinHandle<()>,
 }
 
-/// Takes what an opener says before the network side runs.
-pub(crate) fn take_first(message: ToNetwork, ports: &mut [Port], states: &States) {
-    match message {
-        ToNetwork::Opened(opened, chosen) => {
-            for (number, port) in opened {
-                note_open(states, number, &port, &chosen);
-                ports[number] = port;
+impl Openers {
+    /// Starts them. Each tries at once; when all have, what is returned beside is cut off.
+    pub(crate) fn start(
+        openings: Vec<Opening>,
+        states: &States,
+        network: &(Sender<ToNetwork>, Bell),
+    ) -> std::io::Result<(Self, Receiver<()>)> {
+        let ((first, tried), (end, ended)) = (channel(), channel());
+        let mut openers = Self { all: Vec::new(), ended };
+        for opening in openings {
+            let (kind, place) = (opening.settings.kind.name(), opening.settings.place().to_owned());
+            let ((to, orders), (first, end)) = (channel(), (first.clone(), end.clone()));
+            let (states, network, rhythm) = (states.clone(), network.clone(), Rhythm::new());
+            let opener = Opener { opening, states, network, rhythm, stands: Stands::Absent, told: None };
+            let thread = std::thread::Builder::new().name("insane-open".into()).spawn(move || {
+                opener.serve(first, &orders);
+                drop(end);
+            })?;
+            openers.all.push(Running { kind, place, to, thread });
+        }
+        Ok((openers, tried))
+    }
+
+    /// By what each is told something.
+    pub(crate) fn orders(&self) -> Vec<Sender<Order>> {
+        self.all.iter().map(|one| one.to.clone()).collect()
+    }
+
+    /// Ends them. What they have been told before is done.
+    pub(crate) fn end(&mut self) {
+        if self.all.is_empty() {
+            return;
+        }
+        for one in &self.all {
+            let _ = one.to.send(Order::End);
+        }
+        let all = matches!(self.ended.recv_timeout(LAST), Err(RecvTimeoutError::Disconnected));
+        for Running { kind, place, thread, .. } in self.all.drain(..) {
+            if all || thread.is_finished() {
+                let _ = thread.join();
+            } else {
+                tracing::warn!(kind, place, "the runtime ends while its datapath is still being opened or closed");
             }
         }
-        ToNetwork::NotOpened(numbers, why) => {
-            numbers.into_iter().for_each(|number| ports[number].absent = Some(why.clone()));
-        }
-        // Nobody else speaks yet.
-        _ => {}
     }
 }
 
-fn serve(
-    opening: &Opening,
-    first: Sender<()>,
-    states: &States,
-    (to, bell): &(Sender<ToNetwork>, Bell),
-    orders: &Receiver<Order>,
-) {
-    let start = Instant::now();
-    let interface =
-        Some(&opening.settings.interface).filter(|name| !name.is_empty()).and_then(|name| Interface::new(name));
-    let there = || interface.as_ref().and_then(Interface::now);
-    let (mut rhythm, mut absent, mut first) = (Rhythm::new(), true, Some(first));
-    loop {
-        let look = if first.is_some() { Duration::ZERO } else { LOOK };
-        let order =
-            if absent { orders.recv_timeout(look) } else { orders.recv().map_err(|_| RecvTimeoutError::Disconnected) };
-        match order {
-            Ok(Order::Close(mut datapath)) => datapath.close(),
-            Ok(Order::Open) => {
-                absent = true;
-                rhythm.begin_anew();
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        let (now, index) = (start.elapsed(), there());
-        if !absent || !rhythm.is_due(now, index) {
-            continue;
-        }
-        rhythm.try_at(now, index);
-        match opening.open() {
-            Ok((ports, chosen)) => {
-                absent = false;
-                if to.send(ToNetwork::Opened(ports, chosen)).is_err() {
-                    return;
+impl Drop for Openers {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// How it stands with a datapath.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Open,
+    Absent,
+    /// It is absent, and nothing changes that any more.
+    Over,
+}
+
+/// What the thread of a datapath has.
+struct Opener {
+    opening: Opening,
+    states: States,
+    network: (Sender<ToNetwork>, Bell),
+    rhythm: Rhythm,
+    stands: Stands,
+    /// The reason that the network side was told last while it is absent.
+    told: Option<String>,
+}
+
+impl Opener {
+    /// Opens it whenever it is time to, until nobody wants that any more.
+    fn serve(mut self, first: Sender<()>, orders: &Receiver<Order>) {
+        let start = Instant::now();
+        let name = Some(self.opening.settings.interface.clone()).filter(|name| !name.is_empty());
+        let interface = name.and_then(|name| Interface::new(&name));
+        let there = || interface.as_ref().and_then(Interface::now);
+        let mut first = Some(first);
+        loop {
+            let look = if first.is_some() { Duration::ZERO } else { LOOK };
+            let order = match self.stands {
+                Stands::Absent => orders.recv_timeout(look),
+                Stands::Open | Stands::Over => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match order {
+                Ok(Order::Close(datapath)) => close(datapath),
+                Ok(Order::Open) => {
+                    (self.stands, self.told) = (Stands::Absent, None);
+                    self.rhythm.begin_anew();
                 }
-                bell.ring();
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            Err(e) => {
-                let reason = e.to_string();
-                let failed = |state: &mut State| {
-                    state.tries += 1;
-                    if state.is.as_ref().err() != Some(&reason) {
-                        tracing::warn!(kind = state.via.name(), interface = state.interface, reason, "datapath absent");
-                    }
-                    state.is = Err(reason.clone());
-                };
-                opening.numbers().for_each(|number| note(states, number, failed));
-                // Until then there was no reason; later ones are in reports.
-                if first.is_some() {
-                    if to.send(ToNetwork::NotOpened(opening.numbers().collect(), reason)).is_err() {
-                        return;
-                    }
-                    bell.ring();
+            let (now, index) = (start.elapsed(), there());
+            if self.stands != Stands::Absent || !self.rhythm.is_due(now, index) {
+                continue;
+            }
+            self.rhythm.try_at(now, index);
+            // What panics is no reason to leave it at that: the next time it may not.
+            let told = match attempt(|| self.opening.open()) {
+                Ok(Ok((ports, chosen))) => {
+                    self.stands = Stands::Open;
+                    self.tell(ToNetwork::Opened(ports, chosen))
                 }
+                Ok(Err(e)) => self.failed(e.to_string(), e.is_final()),
+                Err(text) => self.failed(format!("opening it panicked: {text}"), false),
+            };
+            if !told {
+                return;
             }
+            first = None;
         }
-        first = None;
+    }
+
+    /// It could not be opened. Returns as [`Self::tell`].
+    fn failed(&mut self, reason: String, is_final: bool) -> bool {
+        if is_final {
+            self.stands = Stands::Over;
+        }
+        let failed = |state: &mut State| {
+            state.tries += 1;
+            if state.is.as_ref().err() != Some(&reason) {
+                tracing::warn!(kind = state.via.name(), interface = state.interface, reason, "datapath absent");
+            }
+            (state.is, state.is_final) = (Err(reason.clone()), is_final);
+        };
+        self.opening.numbers().for_each(|number| note(&self.states, number, failed));
+        // Reports have it by now. Those whose streams would be over it hear of each that is another one.
+        if self.told.as_ref() == Some(&reason) {
+            return true;
+        }
+        self.told = Some(reason.clone());
+        self.tell(ToNetwork::NotOpened(self.opening.numbers().collect(), reason))
+    }
+
+    /// Tells the network side. Returns whether that is there.
+    fn tell(&self, message: ToNetwork) -> bool {
+        let (to, bell) = &self.network;
+        let told = to.send(message).is_ok();
+        bell.ring();
+        told
+    }
+}
+
+/// Closes what nobody needs any more. If that panics it is opened again all the same.
+fn close(mut datapath: Box<dyn Datapath>) {
+    // One by one: what panics once more while it unwinds ends the process.
+    for ended in [attempt(|| datapath.close()), attempt(move || drop(datapath))] {
+        ended.unwrap_or_else(|text| tracing::error!(text, "closing a datapath panicked"));
     }
 }
 
@@ -173,6 +258,13 @@ pub(crate) struct Retired {
 }
 
 impl Hub {
+    /// Waits until all datapaths were tried for the first time, no longer than [`QUICK`], and takes what there is then.
+    pub(crate) fn begin(&mut self, tried: &Receiver<()>) {
+        let _ = tried.recv_timeout(QUICK);
+        self.take_orders();
+        self.publish();
+    }
+
     /// Looks which ports are gone. A system call or two for each.
     pub(crate) fn look_after_ports(&mut self, now: Duration) {
         for number in 0..self.ports.len() {
@@ -323,7 +415,7 @@ impl Hub {
         self.pass_on();
     }
 
-    /// Ports could not be opened at the first attempt: streams that would be over them are told why.
+    /// Ports could not be opened, for another reason than was known: streams that would be over them are told why.
     pub(crate) fn not_opened(&mut self, numbers: &[usize], why: &str) {
         for number in numbers {
             let absent = self.ports.get_mut(*number).and_then(|port| port.absent.as_mut());

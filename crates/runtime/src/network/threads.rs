@@ -1,6 +1,7 @@
 //! Which threads the network side has, on which core each is, and which datapaths it runs.
 
 use crate::config::{self, Waits, names};
+use crate::watch::Watch;
 use insane_datapath::thread::{PinError, PollingThread, Settings, Waiting};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -48,13 +49,14 @@ impl Thread {
     }
 }
 
-/// The polling threads beside the network's own, with the names of the datapaths that each runs. They end with their datapaths.
+/// The polling threads beside the network's own, with the names of the datapaths that each runs. They end with their datapaths. One that
+/// ends before takes them with it for good, so that the server counts as failed, whatever else it could do.
 #[derive(Debug, Default)]
 pub(crate) struct Threads(Vec<(Vec<String>, PollingThread)>);
 
 impl Threads {
     /// Starts what the configuration names; and what reports say of each.
-    pub(crate) fn start(settings: &config::Network) -> std::io::Result<(Self, Vec<Thread>)> {
+    pub(crate) fn start(settings: &config::Network, watch: &Watch) -> std::io::Result<(Self, Vec<Thread>)> {
         let (mut all, mut reported) = (Self::default(), Vec::new());
         for (at, row) in settings.thread.iter().enumerate() {
             let (waiting, how) = match row.wait {
@@ -66,7 +68,14 @@ impl Threads {
                 }
             };
             let (name, core) = (format!("polling {at}"), usize::try_from(row.core).ok());
-            let thread = PollingThread::start(Settings { name: format!("insane-poll-{at}"), core, waiting })?;
+            let (watch, own) = (watch.clone(), name.clone());
+            let settings = Settings { name: format!("insane-poll-{at}"), core, waiting };
+            let thread = PollingThread::start_under(settings, move |work| {
+                watch.run(&own, || {
+                    work();
+                    Ok(())
+                });
+            })?;
             let mut is = Thread::new(&name, row.datapaths.clone(), row.core, thread.pinned());
             let (Ok(text) | Err(text)) = &mut is.is;
             *text = format!("{how}, {text}");
