@@ -1,6 +1,7 @@
 //! What a sink has of a message: its payload's place, where it came from, and what the link is to be told afterwards.
 
 use crate::blocks::{Block, Pool};
+use crate::rx::One;
 use insane_shm::counters::CellWriter;
 use insane_shm::link::{Descriptor, FLAG_COPIED, FLAG_INLINE, FLAG_PACKED, Fate};
 use insane_shm::pack::MAX_COPIED;
@@ -126,6 +127,8 @@ pub(crate) struct Extra {
     pub(crate) scattered: Option<Arc<Scattered>>,
     /// Where its copies are counted, if its sink wants to know.
     pub(crate) copies: Option<Arc<Copies>>,
+    /// Reliable: where it counts as kept by its sink.
+    pub(crate) _kept: Option<One>,
 }
 
 /// A message that lies in the frames in which it came, mostly in several places.

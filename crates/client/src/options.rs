@@ -17,7 +17,7 @@ pub enum Wait {
 /// What a reliable source does with a sink that makes no room before the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// Give that sink up, with an event; the others go on.
+    /// Give that sink up, with an event; the others go on. Of another host all sinks of the source are given up.
     #[default]
     DropSink,
     /// Fail the emit with `SinkFull`; the message may be emitted again.

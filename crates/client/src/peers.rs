@@ -5,7 +5,7 @@
 use crate::error::{Code, Error, Result};
 use crate::fork::Guarded;
 use crate::revive::Reopened;
-use crate::rx::{FlowSink, Late, Rx, RxFlow};
+use crate::rx::{FlowSink, Late, Rx, RxFlow, Tally};
 use crate::service::{FIRST_PEER, watch};
 use crate::session::{Endpoint, Event, Shared, lock};
 use crate::stream::StreamShared;
@@ -29,6 +29,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 mod bells;
+mod lag;
 mod opening;
 mod parking;
 
@@ -120,7 +121,7 @@ impl PairEnd {
 
     /// Says that a flow of this session's has ended at a position of the ring.
     fn say_closed(&mut self, link: u32, (source, sink): (u32, SinkId), position: u64) {
-        let closed = peer::FlowClosed { source, sink: sink.to_bytes(), position };
+        let closed = peer::FlowClosed { source, sink: sink.to_bytes(), position, given_up: false };
         self.send(link, Body::FlowClosed(closed), &[]);
     }
 
@@ -406,6 +407,8 @@ impl Peers {
                 Ok(())
             }
             Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
+            Some(Body::FlowLag(asked)) => self.asked_who_lags(at, link, &asked),
+            Some(Body::FlowLagging(answer)) => self.told_who_lags(at, link, &answer),
             // Said by a newer version: passed over.
             Some(Body::SegmentRefuse(_)) | None => Ok(()),
         }
@@ -630,11 +633,14 @@ impl Peers {
             join,
             joined: false,
             late: Late::default(),
+            has: Tally::default(),
         });
         l.forget_recent();
         if let Some(s) = rx.sinks[index].as_mut() {
             s.flows += 1;
         }
+        // The new one wants the room.
+        rx.let_go(incoming.at);
         drop(rx);
         reach(Step::Flow);
         let (source, sink, join) = (flow.source, flow.sink.clone(), join.into());
@@ -755,7 +761,12 @@ impl Peers {
             }
             // Bounded by the ring; what is for open sinks waits in their queues.
             rx.drain_to(incoming.at, flow.position);
-            rx.prune(incoming.at)
+            if flow.given_up {
+                rx.note_given_up(incoming.at, flow.source, sink);
+            }
+            let cells = rx.prune(incoming.at);
+            rx.let_go(incoming.at);
+            cells
         };
         for cell in cells {
             self.shared.cells().end(cell);
@@ -822,7 +833,7 @@ impl Peers {
             s.routes.iter().map(|r| (r.link, r.flows.iter().map(|f| f.sink).collect())).collect()
         });
         for (at, sinks) in routes {
-            self.end_flows(stream, number, at, &sinks);
+            self.end_flows(stream, number, at, &sinks, false);
         }
         for outgoing in self.pairs.iter_mut().flatten().flat_map(|p| p.outgoing.values_mut()) {
             if Arc::ptr_eq(&outgoing.stream, stream) {
@@ -833,42 +844,6 @@ impl Peers {
         let source = stream.tx.visit().take_source(number);
         if let Some(source) = source {
             self.shared.cells().end(source.cell.index());
-        }
-    }
-
-    /// A reliable source gives the sinks of some links up.
-    pub(crate) fn give_up(&mut self, stream: &Arc<StreamShared>, number: u32, links: &[usize]) {
-        for at in links {
-            let sinks: Vec<SinkId> = stream.tx.visit().source(number).map_or_else(Vec::new, |s| {
-                s.routes.iter().filter(|r| r.link == *at).flat_map(|r| r.flows.iter().map(|f| f.sink)).collect()
-            });
-            // First the event: who sees that the sink is gone finds it.
-            for sink in &sinks {
-                self.shared.event(Event::SinkGivenUp { stream: stream.name.clone(), sink: *sink });
-            }
-            self.end_flows(stream, number, *at, &sinks);
-        }
-    }
-
-    fn end_flows(&mut self, stream: &Arc<StreamShared>, number: u32, at: usize, sinks: &[SinkId]) {
-        for sink in sinks {
-            let (cell, position) = {
-                let mut tx = stream.tx.visit();
-                let cell = tx.end_flow(at, number, *sink, false);
-                (cell, tx.links[at].as_ref().map_or(0, |l| l.producer.position()))
-            };
-            if let Some(cell) = cell {
-                self.shared.cells().end(cell.index());
-            }
-            for pair in self.pairs.iter_mut().flatten() {
-                let link = pair
-                    .outgoing
-                    .iter()
-                    .find(|(_, o)| o.offered.is_none() && o.at == at && Arc::ptr_eq(&o.stream, stream));
-                if let Some(link) = link.map(|(l, _)| *l) {
-                    pair.say_closed(link, (number, *sink), position);
-                }
-            }
         }
     }
 }

@@ -77,6 +77,7 @@ impl Tx {
             return self.dissolve(at);
         }
         self.end_closing(at);
+        self.forget_questions(at);
         // Nobody waits for an observer.
         let mut cells = Vec::new();
         for (number, sink, observer) in self.flows_on(at) {

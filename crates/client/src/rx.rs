@@ -24,6 +24,7 @@ use std::task::Waker;
 /// How much of a payload in a slot is asked for when its descriptor is read, in bytes.
 pub(crate) const AHEAD: usize = 1024;
 
+mod lag;
 mod late;
 mod made;
 mod maps;
@@ -33,6 +34,7 @@ mod release;
 mod sleep;
 mod tasks;
 
+pub(crate) use lag::{One, Tally};
 pub(crate) use late::Late;
 use made::{lies_in_a_pack, piece, raw};
 pub(crate) use maps::Maps;
@@ -112,6 +114,8 @@ pub(crate) struct RxLink {
     /// Sleeps with lower numbers are to end.
     roused: u64,
     armed: bool,
+    /// The sinks of sources that have given them up, by their places: what waits for them is to go when others want the room.
+    given_up: Vec<(u32, usize, SinkId)>,
     /// The session, whose service thread hears of a broken link.
     session: Arc<Shared>,
 }
@@ -169,6 +173,8 @@ pub(crate) struct FlowSink {
     pub(crate) joined: bool,
     /// It is closed, and its source has not said up to where its messages were still meant for it: those that came.
     pub(crate) late: Late,
+    /// Reliable: what it has of the source, but for what went by the short cut of those that are alone.
+    pub(crate) has: Tally,
 }
 
 impl FlowSink {
@@ -624,10 +630,12 @@ impl Rx {
                 } else if bounded && wanted != Some(sink.index) && room.is_used_up(&self.sinks, sink.index) {
                     sink.cell.add(Count::SinkFull, 1);
                 } else {
-                    takers.push((sink.index, sink.cell.clone()));
+                    takers.push((sink.index, sink.cell.clone(), link.reliable.then(|| sink.has.one())));
                 }
             }
-            if let ([one], [(_, cell)], None) = (&flow.sinks[..], &takers[..], flow.sinks.first().and_then(|s| s.end)) {
+            if let ([one], [(_, cell, _)], None) =
+                (&flow.sinks[..], &takers[..], flow.sinks.first().and_then(|s| s.end))
+            {
                 if link.keeps {
                     let (source, sink, cell, last) = (d.source, one.index, cell.clone(), flow.last);
                     link.kept = Some(Kept { source, sink, epoch, cell, last });
@@ -644,7 +652,7 @@ impl Rx {
         if d.flags & FLAG_SCATTERED != 0 {
             // Only the network has something that lies in several places, and only for those who asked for it.
             let asked = |index: usize| self.sinks[index].as_ref().is_some_and(|sink| sink.copies.is_some());
-            let right = link.network && takers.iter().all(|(index, _)| asked(*index));
+            let right = link.network && takers.iter().all(|(index, ..)| asked(*index));
             match right.then(|| Scattered::read(&link.segments, d)).flatten() {
                 Some(read) => scattered = Some(Arc::new(read)),
                 None => {
@@ -653,28 +661,29 @@ impl Rx {
                 }
             }
         }
-        for copies in takers.iter().filter_map(|(index, _)| self.sinks[*index].as_ref()?.copies.as_ref()) {
+        for copies in takers.iter().filter_map(|(index, ..)| self.sinks[*index].as_ref()?.copies.as_ref()) {
             copies.note(scattered.as_deref(), d.flags);
         }
         if d.flags & FLAG_PACKED == 0 {
             link.out += 1;
         }
 
-        if let [(index, cell)] = &takers[..]
+        if let [(index, cell, kept)] = &mut takers[..]
             && wanted == Some(*index)
             && self.sinks[*index].as_ref().is_some_and(|s| s.queue.is_empty())
         {
             let copies = self.sinks[*index].as_ref().and_then(|sink| sink.copies.clone());
-            let extra = Extra { cell: Some(cell.clone()), shared: None, deadline_ns, scattered, copies };
+            let kept = kept.take();
+            let extra = Extra { cell: Some(cell.clone()), shared: None, deadline_ns, scattered, copies, _kept: kept };
             return Polled::Mine(raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra))));
         }
         let shared = (takers.len() > 1).then(|| Arc::new(AtomicU32::new(takers.len() as u32)));
         // Whoever takes finds its own; others may sleep.
-        nudge_for(&mut self.sets, takers.iter().map(|(index, _)| *index).filter(|index| wanted != Some(*index)));
-        for (index, cell) in takers {
+        nudge_for(&mut self.sets, takers.iter().map(|(index, ..)| *index).filter(|index| wanted != Some(*index)));
+        for (index, cell, kept) in takers {
             let copies = self.sinks[index].as_ref().and_then(|sink| sink.copies.clone());
-            let extra =
-                Extra { cell: Some(cell), shared: shared.clone(), deadline_ns, scattered: scattered.clone(), copies };
+            let (cell, shared, scattered) = (Some(cell), shared.clone(), scattered.clone());
+            let extra = Extra { cell, shared, deadline_ns, scattered, copies, _kept: kept };
             let Some(link) = self.links[at].as_mut() else { break };
             let message = raw(link, &mut self.taken, at, d, position, epoch, Some(Box::new(extra)));
             self.push_to(index, message, (at, d));
@@ -735,6 +744,7 @@ impl Rx {
             asleep: SmallVec::new(),
             roused: 0,
             armed: false,
+            given_up: Vec::new(),
             session,
         };
         let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());

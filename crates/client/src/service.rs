@@ -267,6 +267,7 @@ impl Service {
                 }
                 Command::ShareSegment(stream) => self.peers.share_segments(&stream),
                 Command::GiveUp(stream, source, links) => self.peers.give_up(&stream, source, &links),
+                Command::AskWhoLags(stream, asks) => self.peers.ask_who_lags(&stream, &asks),
                 Command::EnsureBells(stream, watched) => self.peers.ensure_bells(&stream, watched),
                 Command::Shutdown => self.begin_shutdown(),
             }

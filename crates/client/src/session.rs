@@ -5,6 +5,7 @@ use crate::error::{Code, Error, Result};
 use crate::fork::{self, Guarded};
 use crate::service::Service;
 use crate::stream::{Stream, StreamShared};
+use crate::tx::Ask;
 use insane_shm::counters::Counters;
 use insane_shm::memory::SharedMemory;
 use insane_wire::control::{self, Limits, to_client, to_runtime};
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     CloseSource(Arc<StreamShared>, u32, Epoch),
     ShareSegment(Arc<StreamShared>),
     GiveUp(Arc<StreamShared>, u32, Vec<usize>),
+    AskWhoLags(Arc<StreamShared>, Vec<Ask>),
     /// Whether the service thread is to listen to them.
     EnsureBells(Arc<StreamShared>, bool),
     Shutdown,
@@ -422,6 +424,11 @@ impl Shared {
             let routes = tx.source(source).map(|s| &s.routes);
             routes.is_none_or(|r| !r.iter().any(|r| links.contains(&r.link)))
         });
+    }
+
+    /// Asks the consumers of links who holds a source up. Does not wait.
+    pub(crate) fn ask_who_lags(&self, stream: &Arc<StreamShared>, asks: Vec<Ask>) {
+        self.command(Command::AskWhoLags(stream.clone(), asks));
     }
 
     pub(crate) fn ensure_bells(&self, stream: &Arc<StreamShared>, watched: bool) {

@@ -12,7 +12,6 @@ use insane_shm::counters::CellState;
 use insane_shm::link::INLINE_BYTES;
 use insane_shm::pack::MAX_MESSAGE;
 use insane_shm::slab::{Taken, stride_for};
-use insane_shm::wait::wait_any;
 use insane_wire::control::{self, to_client, to_runtime};
 use insane_wire::id::{ChannelId, Epoch, SinkId};
 use std::mem::{forget, replace};
@@ -21,6 +20,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+mod room;
 
 /// The producing end of a channel. Usable from any thread; dropping it closes it.
 #[derive(Debug)]
@@ -140,7 +141,9 @@ impl Source {
         let epoch = Epoch::random();
         let id = channel.id(&session.domain(), &stream.name)?;
         let cell = session.cells().start(CellState::Source, epoch, SinkId(0))?;
-        let (index, number) = stream.tx.visit().add_source(TxSource::new(id.0, options.priority, cell));
+        let gives_up = (options.when_full == WhenFull::DropSink).then_some(options.deadline);
+        let source = TxSource { gives_up, ..TxSource::new(id.0, options.priority, cell) };
+        let (index, number) = stream.tx.visit().add_source(source);
         let packs = !stream.reliable && !options.timestamps;
         let inside = goes_inside(options.message_bytes, stream.reliable);
         let room = if inside { 0 } else { stride_for(options.message_bytes as u64).unwrap_or(0) };
@@ -719,70 +722,6 @@ impl Source {
             }
         }
         Ok(())
-    }
-
-    /// Waits until every link has room; at the deadline gives up the sinks of those that have none, or fails. Returns the lock under
-    /// which it was so: whoever else emits meanwhile takes room. Links that fill up while others are given up have the time
-    /// that those had.
-    #[cold]
-    fn await_room(&self, place: Place) -> Result<BiasedGuard<'_, Tx>> {
-        let mut start = Instant::now();
-        let mut spin = Spin::new();
-        let mut given_up = Vec::new();
-        self.stream.tx.lock().flush(self.index);
-        loop {
-            let mut tx = self.stream.tx.lock();
-            let mut full = tx.full_links(self.index, place);
-            // They are as good as gone.
-            full.retain(|at| !given_up.contains(at));
-            let Some(first) = full.first().copied() else { return Ok(tx) };
-            let parked = full.iter().any(|at| tx.is_link_parked(*at));
-            if parked && self.options.when_full == WhenFull::DropSink {
-                start = Instant::now();
-            }
-            let waited = start.elapsed();
-            if waited >= self.options.deadline {
-                drop(tx);
-                if self.options.when_full == WhenFull::Fail {
-                    return Err(Code::SinkFull.into());
-                }
-                self.stream.session.give_up(&self.stream, self.number, &full);
-                given_up.append(&mut full);
-                start = Instant::now();
-                continue;
-            }
-            if self.options.wait != Wait::Sleep {
-                drop(tx);
-                if self.options.wait == Wait::Adaptive && spin.rests() {
-                    continue;
-                }
-                if self.options.wait == Wait::Spin {
-                    std::hint::spin_loop();
-                    continue;
-                }
-                tx = self.stream.tx.lock();
-            }
-            let Some(link) = tx.links[first].as_mut() else { continue };
-            let announced = link.producer.prepare_sleep();
-            link.room_sleepers += 1;
-            let word = link.producer.wait_word(announced);
-            let room = !tx.full_links(self.index, place).contains(&first);
-            // Nobody is woken by these.
-            let unseen = parked || !tx.reaches(first, place) || tx.is_made_full_on(self.index, first);
-            drop(tx);
-            if !room {
-                // In slices, so that the end of the link is seen too.
-                let left = self.options.deadline.saturating_sub(start.elapsed());
-                wait_any(&[word], Some(left.min(Duration::from_millis(if unseen { 1 } else { 100 }))));
-            }
-            let mut tx = self.stream.tx.lock();
-            if let Some(link) = tx.links[first].as_mut() {
-                link.room_sleepers = link.room_sleepers.saturating_sub(1);
-                if link.room_sleepers == 0 {
-                    link.producer.awake();
-                }
-            }
-        }
     }
 
     /// How many intended sinks of a message are in each state. Never blocks.

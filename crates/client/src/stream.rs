@@ -127,7 +127,7 @@ impl Stream {
     /// The sinks of a stream share the session's links, and the room on them (`quota.link_entries`, and a part of the source's memory).
     /// Best effort: one that takes nothing has half of a link, two of unlike channels have a third each, and so on. What comes for them then is
     /// lost to them alone, and counted as `sink_full` (ADR 32); sources that ask for room have half of the link. Reliable: sources wait for
-    /// the slowest, so who may fall behind belongs in a session of its own. Messages that the application keeps leave that much less
+    /// the slowest up to their deadline, and then give that up (ADR 38). Messages that the application keeps leave that much less
     /// for all.
     ///
     /// # Errors

@@ -17,8 +17,9 @@ use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+mod lag;
 mod outcome;
 mod pack;
 mod places;
@@ -30,6 +31,7 @@ mod tests;
 #[cfg(not(feature = "faults"))]
 mod unspoiled;
 
+pub(crate) use lag::{Ask, Holder, Question, Taken};
 pub use outcome::Outcome;
 pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
 pub(crate) use places::Places;
@@ -71,6 +73,9 @@ pub(crate) struct Tx {
     pub(crate) wide_packs: Packs,
     /// Why the runtime has not opened sources again, by their places.
     pub(crate) refused: HashMap<usize, Error>,
+    /// What consumers were asked and have not answered, and how often they were.
+    pub(crate) questions: Vec<Question>,
+    pub(crate) questions_asked: u32,
 }
 
 /// One link to a session with sinks.
@@ -145,6 +150,8 @@ pub(crate) struct TxSource {
     /// How many packs in a row were closed before a piece of them that was lent came back: whoever fills several buffers at a
     /// time has nothing of packs.
     pub(crate) astray: u8,
+    /// Reliable: after how long it gives up sinks that make no room, if it does.
+    pub(crate) gives_up: Option<Duration>,
     /// What its tests do to its messages.
     #[cfg(feature = "faults")]
     pub(crate) faults: Option<Box<Faults>>,
@@ -195,6 +202,8 @@ pub(crate) struct EndedFlow {
     pub(crate) finished: u64,
     /// The link on which its last messages may still be under way.
     pub(crate) link: Option<usize>,
+    /// Its sink was given up: what has ended and was not taken there was dropped.
+    given_up: bool,
 }
 
 /// The slot of a message and where it begins there, or none. In one word: what is written in parts and read as a whole waits until the parts, and all that
@@ -823,13 +832,14 @@ impl Tx {
             source.ended.pop_front();
         }
         let link = (!lost).then_some(at);
-        source.ended.push_back(EndedFlow { flow, end: source.sequence, finished, link });
+        source.ended.push_back(EndedFlow { flow, end: source.sequence, finished, link, given_up: false });
         Some(cell)
     }
 
     /// Ends a link whose consumer is gone: its flows, and its holds on slots.
     pub(crate) fn dissolve(&mut self, at: usize) -> Vec<CellWriter> {
         let mut cells = Vec::new();
+        self.forget_questions(at);
         self.disinherit(at);
         for (number, sink, _) in self.flows_on(at) {
             cells.extend(self.end_flow(at, number, sink, true));

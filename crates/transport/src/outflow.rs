@@ -166,8 +166,12 @@ impl OutFlow {
 
     /// The number at the source of the first message that this flow can still carry.
     pub(crate) fn first_sequence(&self) -> u64 {
-        let first = self.flying.front().map(|(_, message)| message).or(self.waiting.front());
-        first.map_or(self.spec.first, |message| message.sequence)
+        self.oldest().unwrap_or(self.spec.first)
+    }
+
+    /// The number at the source of the first message that the sinks are not known to have.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.flying.front().map(|(_, message)| message).or(self.waiting.front()).map(|message| message.sequence)
     }
 
     /// Messages that have not gone.

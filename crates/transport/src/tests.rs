@@ -277,6 +277,36 @@ fn what_the_cursor_covers_before_it_has_come_is_brought_all_the_same() {
     }
 }
 
+/// What is given up is not sent again, nor the rest of what went in part: the peer waits for neither, though it was told of it.
+#[test]
+fn a_reliable_flow_that_is_given_up_ends_at_both_ends_though_some_of_it_was_lost() {
+    for (len, lost) in [(64, 0), (5000, 1)] {
+        let mut pair = Pair::new(Config::default());
+        let flow = pair.open(1, true);
+        (0..20).for_each(|_| pair.step());
+        (1..=3).for_each(|sequence| pair.send_of(flow, sequence, len));
+        let mut frame = Vec::new();
+        for n in 0..=lost {
+            let built = pair.ends[0].transmit(pair.now, &mut frame, &mut Nothing).unwrap();
+            frame.resize(built.len, 0);
+            let frame = core::mem::take(&mut frame);
+            if n != lost {
+                pair.arrive(1, &frame);
+            }
+        }
+        pair.told.clear();
+        pair.ends[0].abandon(flow);
+        (0..1000).for_each(|_| pair.step());
+        let ended = pair.told.iter().filter(|event| matches!(event, Event::Ended { flow: of, .. } if *of == flow));
+        assert_eq!(ended.count(), 1, "{len} bytes");
+        let closed = pair.told.iter().find_map(|event| match event {
+            Event::Closed { flow: of, counts } if *of == flow => Some(counts),
+            _ => None,
+        });
+        assert!(closed.is_some_and(|counts| counts.unconfirmed == 3 && counts.balance()), "{len} bytes: {closed:?}");
+    }
+}
+
 /// A peer that asks and asks and never acknowledges an answer: what is kept for it has an end, and it gets its answers when it hears again.
 #[test]
 fn what_is_kept_for_a_peer_that_acknowledges_nothing_has_an_end() {

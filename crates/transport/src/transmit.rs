@@ -176,6 +176,12 @@ impl Path {
         self.out.get(&flow).map_or(0, OutFlow::waiting)
     }
 
+    /// The number at the source of the first message of a flow that the sinks are not known to have; `None` if there is none.
+    #[must_use]
+    pub fn oldest(&self, flow: u32) -> Option<u64> {
+        self.out.get(&flow).and_then(OutFlow::oldest)
+    }
+
     /// As [`Self::waiting`], of a flow that can go on: of one that has no credit, or is not accepted yet, none.
     #[must_use]
     pub fn about_to_go(&self, flow: u32) -> u64 {

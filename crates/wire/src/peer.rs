@@ -10,7 +10,7 @@ pub struct ToPeer {
     #[prost(uint32, tag = "1")]
     pub link: u32,
     /// What is said.
-    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16")]
+    #[prost(oneof = "to_peer::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18")]
     pub body: Option<to_peer::Body>,
 }
 
@@ -59,6 +59,12 @@ pub mod to_peer {
         /// P: how much the link may keep: after it was taken, and again when others take from that.
         #[prost(message, tag = "16")]
         LinkRoom(super::LinkRoom),
+        /// P: the link of a reliable source has been full for as long as that waits: which of its sinks hold it up?
+        #[prost(message, tag = "17")]
+        FlowLag(super::FlowLag),
+        /// C: answers `FlowLag`. The flows that it names are then ended by `FlowClosed`.
+        #[prost(message, tag = "18")]
+        FlowLagging(super::FlowLagging),
     }
 }
 
@@ -219,4 +225,35 @@ pub struct FlowClosed {
     /// The first position of the delivery ring that is not for it.
     #[prost(uint64, tag = "3")]
     pub position: u64,
+    /// The source gave the sink up: what the sink has not taken is let go where others want the room.
+    #[prost(bool, tag = "4")]
+    pub given_up: bool,
+}
+
+/// A source asks who holds it up.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FlowLag {
+    /// The source's number on this link.
+    #[prost(uint32, tag = "1")]
+    pub source: u32,
+    /// The question's number, for the answer.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    /// Its sinks that have taken nothing for a while: one of the others that holds the oldest message is slow, and holds up nobody.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub sinks: Vec<Vec<u8>>,
+}
+
+/// Who holds a source up.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FlowLagging {
+    /// The source's number on this link.
+    #[prost(uint32, tag = "1")]
+    pub source: u32,
+    /// The question's number.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    /// These sinks of it; none: it is to wait on.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub sinks: Vec<Vec<u8>>,
 }

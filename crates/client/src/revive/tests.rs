@@ -1,6 +1,6 @@
 use super::*;
 use crate::session::Shared;
-use crate::tx::{Emit, Place, Route, TxSource};
+use crate::tx::{Emit, Holder, Place, Route, TxSource};
 use insane_shm::counters::{CellState, CellWriter, Count, Counters, FINAL_AT_SINK, bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, Descriptor, Fate, Producer, ReturnBlock};
 use insane_shm::memory::Heap;
@@ -8,6 +8,7 @@ use insane_shm::segment::Segment;
 use insane_shm::slab::{geometry_for, stride_for};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 const ENTRIES: u32 = 16;
 const SOURCES: usize = 2;
@@ -310,4 +311,46 @@ fn what_no_runtime_takes_over_is_unconfirmed() {
     assert_eq!(world.tx.outcome(0, 15).unwrap().unconfirmed, 2);
     let audit = world.tx.slab.audit();
     assert_eq!((audit.held, audit.lost, audit.doubly_owned), (0, 0, 0), "{audit:?}");
+}
+
+/// Who holds a source up is told by what its sinks have taken, and by whose messages keep the link; what was asked of a runtime that
+/// is gone by then has no answer and is not waited for.
+#[test]
+fn who_holds_a_source_up_is_told_by_what_its_sinks_have_taken() {
+    let (mut world, runtime) = World::new(3);
+    let (at, second) = (runtime.at, Duration::from_secs(1));
+    while world.emit(0, false) {}
+    let count = |source, sink, n| runtime.cells[&(source, sink)].0.add(Count::Delivered, n);
+    let all = |by| Holder::Among(by, (1..=SINKS).map(SinkId).collect());
+    let half = world.tx.taken_on(&[at]);
+    assert_eq!(world.tx.who_holds(at, 0, second, &half), all(0));
+    assert!(!world.tx.have_taken(at, [0, 1], &half));
+    // The other source has nothing on the link, and may give up the sinks of this one if that would.
+    let others = |tx: &mut Tx, gives_up| {
+        tx.source_mut(0).unwrap().gives_up = gives_up;
+        tx.who_holds(at, 1, second, &half)
+    };
+    assert_eq!(others(&mut world.tx, None), Holder::Others);
+    assert_eq!(others(&mut world.tx, Some(2 * second)), Holder::Others);
+    assert_eq!(others(&mut world.tx, Some(second)), all(0));
+    // One of them goes on.
+    count(0, 1, 1);
+    assert_eq!(world.tx.who_holds(at, 0, second, &half), Holder::Among(0, vec![SinkId(2)]));
+    assert!(world.tx.have_taken(at, [0, 1], &half) && !world.tx.have_taken(at, [1, 1], &half));
+    count(0, 2, 1);
+    assert_eq!(world.tx.who_holds(at, 0, second, &half), Holder::Nobody);
+    assert_eq!(world.tx.who_holds(at, 1, second, &half), Holder::Nobody);
+    // They have all, of what their host has not said that yet.
+    [1, 2].into_iter().for_each(|sink| count(0, sink, u64::from(ENTRIES) - 1));
+    let half = world.tx.taken_on(&[at]);
+    assert_eq!(world.tx.who_holds(at, 0, second, &half), Holder::Others);
+
+    let (number, asks) = world.tx.ask(vec![(at, 0, vec![SinkId(2)])]);
+    assert!(asks.len() == 1 && world.tx.is_asked(&asks[0].question));
+    assert_eq!(world.tx.unanswered(number), [at]);
+    assert!(world.tx.park(at).is_empty() && world.tx.is_link_parked(at));
+    assert!(world.tx.unanswered(number).is_empty() && !world.tx.is_asked(&asks[0].question));
+    let (number, _) = world.tx.ask(vec![(at, 0, Vec::new())]);
+    world.tx.dissolve(at);
+    assert!(world.tx.unanswered(number).is_empty());
 }

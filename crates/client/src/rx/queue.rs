@@ -141,6 +141,25 @@ impl Rx {
         Some(message)
     }
 
+    /// Takes out of a sink's queue what has come from one source, over a link of this generation.
+    pub(super) fn pull_from(&mut self, index: usize, (at, generation, source): (usize, u32, u32)) -> Vec<RawMessage> {
+        let Some(Some(sink)) = self.sinks.get_mut(index) else { return Vec::new() };
+        let is_its = |message: &RawMessage| {
+            let origin = message.get().origin();
+            (origin.link as usize, origin.generation, origin.source) == (at, generation, source)
+        };
+        let all = std::mem::take(&mut sink.queue.messages);
+        let (pulled, left): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|(message, _)| is_its(message));
+        let bytes: u64 = pulled.iter().map(|(_, bytes)| bytes).sum();
+        sink.queue.messages = left;
+        sink.queue.bytes -= bytes;
+        let link = self.links.get_mut(at).and_then(Option::as_mut);
+        if let Some(link) = link.filter(|link| link.generation == generation) {
+            link.queued -= bytes;
+        }
+        pulled.into_iter().map(|(message, _)| message).collect()
+    }
+
     /// Whether a message waits for the sink, after moving what is on the links into queues, a bounded burst each.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ impl Rig {
             join: 1,
             joined: false,
             late: Late::default(),
+            has: Tally::default(),
         });
         rx.sinks.push(Some(RxSink {
             id,

@@ -1,7 +1,8 @@
 //! What became of an emitted message.
 
-use super::Tx;
+use super::{Tx, TxFlow, TxLink};
 use crate::error::{Code, Error, Result};
+use insane_shm::counters::Count;
 
 /// How many intended sinks of a message are in each state (INSANE paper figure 2, `check_emit_outcome`).
 ///
@@ -29,6 +30,24 @@ impl Outcome {
     pub fn is_final(&self) -> bool {
         self.pending == 0
     }
+
+    /// One more was meant for a sink that was given up before it took it: let go of, or on another host, of which it is not known.
+    fn note_given_up(&mut self, network: bool) {
+        self.intended += 1;
+        let ended = if network { &mut self.unconfirmed } else { &mut self.dropped };
+        *ended += 1;
+    }
+}
+
+impl TxLink {
+    /// Whether a message of a flow that was given up has ended there without having been taken: sinks take in order.
+    fn let_go_of(&self, flow: &TxFlow, sequence: u64, finished: u64) -> bool {
+        let counted = self.peer.get(flow.peer_cell).filter(|cell| cell.sink == flow.sink.0);
+        let taken =
+            counted.map_or(finished, |cell| flow.before + cell.get(Count::Delivered) + cell.get(Count::Expired));
+        let is_dropped = flow.drops.contains(&sequence);
+        !flow.observer && !is_dropped && (taken + 1..=finished).contains(&flow.ordinal(sequence))
+    }
 }
 
 impl Tx {
@@ -54,8 +73,12 @@ impl Tx {
             let flow = &ended.flow;
             match ended.link.and_then(|at| self.links[at].as_ref()) {
                 Some(link) => {
-                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given, flow.before);
-                    flow.state(sequence, finished.max(flow.known), false, &mut outcome);
+                    let finished = link.finished(flow.sink, flow.peer_cell, flow.given, flow.before).max(flow.known);
+                    if ended.given_up && link.let_go_of(flow, sequence, finished) {
+                        outcome.note_given_up(link.network);
+                    } else {
+                        flow.state(sequence, finished, false, &mut outcome);
+                    }
                 }
                 None => flow.state(sequence, ended.finished, true, &mut outcome),
             }

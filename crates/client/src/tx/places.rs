@@ -33,6 +33,7 @@ impl TxSource {
             pack: None,
             batching: false,
             astray: 0,
+            gives_up: None,
             #[cfg(feature = "faults")]
             faults: None,
         }

@@ -10,6 +10,7 @@ use crate::network::account::{CELLS, Cells};
 use crate::network::gather::Gather;
 use crate::network::intake::{Intake, Sink, Source};
 use crate::network::kept::Waiting;
+use crate::network::lag::Lag;
 use crate::network::marked::{Looker, Marked};
 use crate::network::matches::{Matches, Wanted};
 use crate::network::outlet::{Outlet, Remote, TapState};
@@ -43,6 +44,10 @@ pub(crate) enum Note {
     Watch(usize, OwnedFd),
     /// A local source wants a flow to a sink of another host: answer when it is attached.
     Wanted(Wanted),
+    /// A local session asks who holds its source up.
+    Lag(Lag),
+    /// A source has given sinks up.
+    GivenUp { link: usize, source: u32 },
     /// A source of another host is closed: the core is to forget it.
     Closed(Epoch),
     /// A local sink is attached to a remote source.
@@ -283,8 +288,11 @@ impl Domain {
                 let sources = intake.sources.get_mut(&flow.source);
                 for route in sources.into_iter().flat_map(|s| s.routes.iter_mut()) {
                     for s in route.sinks.iter_mut().filter(|s| s.id == sink && s.end.is_none()) {
-                        s.end = Some(flow.position);
+                        (s.end, s.given_up) = (Some(flow.position), flow.given_up);
                     }
+                }
+                if flow.given_up {
+                    self.notes.push(Note::GivenUp { link, source: flow.source });
                 }
                 Ok(())
             }
@@ -296,13 +304,20 @@ impl Domain {
                 Ok(())
             }
             Some(Body::SegmentRemove(segment)) => self.segment_removed(at, link, segment.segment),
+            Some(Body::FlowLag(peer::FlowLag { source, number, sinks })) => {
+                let link = self.intake_of(at, link)?;
+                let generation = self.intakes[link].as_ref().map_or(0, |intake| intake.generation);
+                let sinks = sinks.iter().filter_map(|sink| SinkId::from_bytes(sink)).collect();
+                self.notes.push(Note::Lag(Lag { link, generation, source, number, sinks }));
+                Ok(())
+            }
             Some(Body::LinkRoom(room)) => {
                 let intake = self.intake_of(at, link).ok().and_then(|intake| self.intakes[intake].as_mut());
                 intake.into_iter().for_each(|intake| intake.room = room.bytes);
                 Ok(())
             }
-            // `None` is said by a newer version.
-            Some(Body::SegmentRefuse(_)) | None => Ok(()),
+            // Nothing was asked, and `None` is said by a newer version.
+            Some(Body::SegmentRefuse(_) | Body::FlowLagging(_)) | None => Ok(()),
         }
     }
 
@@ -630,7 +645,7 @@ impl Domain {
         }
         let position = self.outlets[place].as_ref().map_or(0, Outlet::position);
         if let Some(pair) = self.pairs[at].as_mut() {
-            let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position };
+            let closed = peer::FlowClosed { source: flow.source, sink: flow.sink.clone(), position, given_up: false };
             pair.send(link, Body::FlowClosed(closed), &[]);
         }
         Ok(())
@@ -665,7 +680,8 @@ impl Domain {
             if one.withdraw(number, sink) {
                 continue;
             }
-            let body = peer::FlowClosed { source: number, sink: sink.to_bytes(), position: one.position() };
+            let (sink, position) = (sink.to_bytes(), one.position());
+            let body = peer::FlowClosed { source: number, sink, position, given_up: false };
             if let Some(pair) = self.pairs[one.pair].as_mut() {
                 pair.send(one.number, Body::FlowClosed(body), &[]);
             }

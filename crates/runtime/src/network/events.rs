@@ -242,6 +242,8 @@ impl Hub {
                     self.new_watch(Watched::Doorbell { domain: at, pair, bell });
                 }
                 Note::Wanted(wanted) => self.wanted_by_session(at, wanted),
+                Note::Lag(asked) => self.tell_who_lags(at, &asked),
+                Note::GivenUp { link, source } => self.give_up(at, (link, source)),
                 Note::Closed(epoch) => {
                     let close = control::CloseSource { epoch: epoch.to_bytes() };
                     self.ask_core(self.domains[at].conn, to_runtime::Body::CloseSource(close));

@@ -73,8 +73,8 @@ pub(crate) struct OutFlow {
     pub(crate) asked: bool,
     /// Another of its source's ended without being accepted: the other host may still wait for that.
     unheard: bool,
-    /// The connection that carried it was lost, and no other will: what its source still emits for its sinks, until that has let
-    /// go of them, ends here.
+    /// The connection that carried it was lost, and no other will, or its sinks were given up: what its source still emits for them, until
+    /// that has let go of them, ends here.
     pub(crate) lost: bool,
 }
 
@@ -484,7 +484,7 @@ impl Host {
     }
 
     /// A flow is no more the one that its source's next sinks here get. Another may be already.
-    fn forget_epoch(&mut self, at: usize) {
+    pub(crate) fn forget_epoch(&mut self, at: usize) {
         if let Some(flow) = self.flows[at].as_ref().filter(|f| self.by_epoch.get(&f.epoch) == Some(&at)) {
             self.by_epoch.remove(&flow.epoch);
         }
@@ -657,7 +657,7 @@ impl Host {
     }
 
     /// Messages of a flow that say this number of the sink that joined last have ended: those are charged with it that had joined.
-    fn end_of(&mut self, (at, number): (usize, FlowId), joined: u8, (count, messages): (Count, u64)) {
+    pub(crate) fn end_of(&mut self, (at, number): (usize, FlowId), joined: u8, (count, messages): (Count, u64)) {
         let Some(flow) = self.flows[at].as_ref().filter(|flow| flow.number == number) else { return };
         // Messages say the low bits of the last number that was given, or of one not long before.
         let last = self.joins.get(&flow.epoch).copied().unwrap_or_default();

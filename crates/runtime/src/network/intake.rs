@@ -84,6 +84,8 @@ pub(crate) struct Sink {
     pub(crate) number: u8,
     /// The first position of the ring that is not for it.
     pub(crate) end: Option<u64>,
+    /// Its source gave it up.
+    pub(crate) given_up: bool,
     /// Its source's session was told that it is gone, and has not said yet where that end is: what came since, by its position.
     pub(crate) detached: bool,
     pub(crate) late: VecDeque<(u64, u64)>,

@@ -183,6 +183,11 @@ impl Lanes {
         self.get(flow.lane).map_or(0, |lane| lane.path.waiting(flow.number))
     }
 
+    /// The number at the source of the first message of a flow that the sinks are not known to have.
+    pub(crate) fn oldest(&self, flow: FlowId) -> Option<u64> {
+        self.get(flow.lane).and_then(|lane| lane.path.oldest(flow.number))
+    }
+
     pub(crate) fn close(&mut self, flow: FlowId) {
         self.path(flow.lane).into_iter().for_each(|path| path.close(flow.number));
     }

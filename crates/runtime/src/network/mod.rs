@@ -19,6 +19,7 @@
 //! | `matches` | which flows to other hosts sessions may open |
 //! | `intake` | links from local sources: what is under way to other hosts |
 //! | `egress` | what goes first |
+//! | `lag` | which hosts hold a reliable source up |
 //! | `poller` | all of that without a thread |
 //! | `outlet` | links to local sinks: what has arrived |
 //! | `pages` | what takes long about memory, beside the thread |
@@ -47,6 +48,7 @@ mod host;
 mod hub;
 mod intake;
 mod kept;
+mod lag;
 mod lanes;
 mod later;
 mod links;

@@ -463,7 +463,13 @@ impl Host {
     }
 
     /// Opens the heir of a flow over another path. `word`: by which the other host is told.
-    fn open_heir(&mut self, at: usize, lane: usize, about: wire::Source, word: Option<u64>) -> Option<usize> {
+    pub(crate) fn open_heir(
+        &mut self,
+        at: usize,
+        lane: usize,
+        about: wire::Source,
+        word: Option<u64>,
+    ) -> Option<usize> {
         let old = self.flows[at].as_ref()?;
         let (spec, accounts, from) = ((old.spec, old.from), old.accounts.clone(), old.number.lane);
         let heir = self.open_flow(lane, spec, about);

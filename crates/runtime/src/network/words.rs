@@ -513,6 +513,7 @@ impl Hub {
             joined: false,
             number: 0,
             end: None,
+            given_up: false,
             detached: false,
             late: VecDeque::new(),
         };

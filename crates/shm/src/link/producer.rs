@@ -241,6 +241,18 @@ impl Producer {
         })
     }
 
+    /// The sources, with the segments, of the slots that have not come back, as far as the delivery ring shows them: this side's own
+    /// memory (INV-LINK-5). Those that the consumer keeps while later ones come back are written over in the end.
+    pub fn kept(&self) -> impl Iterator<Item = (u32, u16)> + '_ {
+        let oldest = self.tail.saturating_sub(u64::from(self.own.entries()));
+        (oldest..self.tail).filter_map(|at| {
+            let origin = self.own.word(at, 6);
+            let (segment, flags) = ((origin >> 32) as u16, (origin >> 48) as u16);
+            let out = flags & FLAG_INLINE == 0 && self.is_out(segment, self.own.word(at, 5) as u32, at);
+            out.then_some((origin as u32, segment))
+        })
+    }
+
     fn messages_at(&self, at: u64) -> u64 {
         let packed = (self.own.word(at, 6) >> 48) as u16 & FLAG_PACKED != 0;
         if packed { (self.own.word(at, 7) >> 16) & 0xffff } else { 1 }

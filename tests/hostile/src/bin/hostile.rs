@@ -224,7 +224,8 @@ fn as_source(path: &Path, channel: &str) -> Result<String, String> {
             }
             producer.wake();
             if random(&mut state).is_multiple_of(16) {
-                let closed = peer::FlowClosed { source: 0, sink: sinks[0].clone(), position: u64::MAX };
+                let closed =
+                    peer::FlowClosed { source: 0, sink: sinks[0].clone(), position: u64::MAX, given_up: false };
                 let _ = say(socket, 1, Body::FlowClosed(closed), &[]);
             }
             if end.saturating_duration_since(Instant::now()) < WHILE / 4 {

@@ -279,6 +279,34 @@ fn with_classes_a_flow_that_is_not_accepted_holds_up_no_other() {
     assert_eq!(rig.arrived, (1001..=1010).collect::<Vec<_>>());
 }
 
+/// Its sinks are given up: all that was under way ends at once, wherever it waited, and the next flow of the source begins anew.
+#[test]
+fn a_flow_whose_sinks_are_given_up_ends_at_once_with_those_before_it() {
+    let mut rig = Rig::new();
+    rig.talk(None);
+    let (first, account) = rig.open_as(true);
+    assert_eq!(rig.talk(None).0, 1);
+    rig.emit((first, account), 1..=5);
+    let heir = rig.host.open_heir(first, HOME, insane_wire::host::Source::default(), None).unwrap();
+    rig.host.close_flow(first);
+    rig.emit((heir, account), 6..=10);
+    assert_eq!(rig.host.oldest(heir), Some(1));
+    // What waits for the one before it is no path's yet.
+    assert_eq!(rig.host.give_up(heir).len(), 5);
+    assert_eq!((rig.account(account).pending(), rig.host.oldest(heir)), (0, None));
+    assert_eq!(rig.cells.counters.get(0).unwrap().get(Count::Unconfirmed), 10);
+    assert!(rig.host.give_up(heir).is_empty());
+    assert_eq!(rig.give((heir, account)), Some(Count::Unconfirmed));
+    let (next, other) = rig.open_as(true);
+    assert!(next != heir && rig.host.by_epoch.get(&EPOCH) == Some(&next));
+    rig.account(account).closing = true;
+    rig.host.close_flow(heir);
+    rig.emit((next, other), 11..=11);
+    rig.talk(None);
+    assert_eq!(rig.arrived, [11]);
+    assert!([first, heir].iter().all(|at| rig.host.flows[*at].is_none()));
+}
+
 #[test]
 fn the_messages_of_bundles_that_wait_are_counted_one_by_one() {
     let mut rig = Rig::new();

@@ -53,6 +53,8 @@ pub(super) struct Speaker {
     /// The sinks of flows that were opened, with the numbers under which they joined, and of those that were not to be.
     opened: Vec<(Vec<u8>, u16)>,
     closed: Vec<Vec<u8>>,
+    /// The answers to who holds a source up.
+    lagging: Vec<(u32, Vec<Vec<u8>>)>,
 }
 
 impl Speaker {
@@ -75,7 +77,7 @@ impl Speaker {
         assert!(matches!(decode::<ToPeer>(&bytes).unwrap().body, Some(to_peer::Body::LinkAccept(_))));
         let returns = Arc::new(map_peer(fds[0].as_fd(), 0, u64::MAX).unwrap());
         let producer = Producer::new(own, ReturnBlock::open(returns, entries).unwrap());
-        Self { socket, producer, sequence: 0, opened: Vec::new(), closed: Vec::new() }
+        Self { socket, producer, sequence: 0, opened: Vec::new(), closed: Vec::new(), lagging: Vec::new() }
     }
 
     /// Wants a flow, as the source of this number on its link.
@@ -85,8 +87,12 @@ impl Speaker {
     }
 
     fn end(&self, source: u32, sink: u8) {
+        self.end_as(source, sink, false);
+    }
+
+    fn end_as(&self, source: u32, sink: u8, given_up: bool) {
         let position = self.producer.position();
-        let closed = peer::FlowClosed { source, sink: vec![sink; 16], position };
+        let closed = peer::FlowClosed { source, sink: vec![sink; 16], position, given_up };
         say(&self.socket, to_peer::Body::FlowClosed(closed), &[]);
     }
 
@@ -95,6 +101,7 @@ impl Speaker {
             match decode::<ToPeer>(&bytes).unwrap().body {
                 Some(to_peer::Body::FlowOpened(flow)) => self.opened.push((flow.sink, flow.join as u16)),
                 Some(to_peer::Body::FlowClose(flow)) => self.closed.push(flow.sink),
+                Some(to_peer::Body::FlowLagging(answer)) => self.lagging.push((answer.number, answer.sinks)),
                 _ => {}
             }
         }
@@ -372,7 +379,8 @@ fn a_link_is_searched_for_flows_that_are_over_only_if_there_may_be_some() {
     assert_eq!(intake(&stand), (0, false));
     announce(&mut stand, 0, 2, 5);
     session.open(&mut stand, 1, VICTIM, 2, 5);
-    let closed = peer::FlowClosed { source: 1, sink: vec![2; 16], position: session.producer.position() + 1 };
+    let position = session.producer.position() + 1;
+    let closed = peer::FlowClosed { source: 1, sink: vec![2; 16], position, given_up: false };
     say(&session.socket, to_peer::Body::FlowClosed(closed), &[]);
     stand.pass(Duration::from_millis(10));
     assert_eq!(intake(&stand), (1, true));
@@ -435,4 +443,45 @@ fn what_observers_of_a_silent_host_are_to_have_keeps_half_of_a_reliable_link_at_
             assert_eq!(counted, if observer { count - most } else { 0 });
         }
     }
+}
+
+/// A session asks who of its source's sinks holds it up, gives the one up that is named, and has its slots back though the host says
+/// nothing.
+#[test]
+fn what_is_kept_for_a_sink_that_was_given_up_is_its_sources_again() {
+    const COUNT: u64 = 40;
+    let (mut stand, mut session) = speaking(1);
+    let mut slab = session.with_memory(&mut stand, Geometry::checked(4096, COUNT as u32 + 1).unwrap());
+    let ask = |session: &Speaker, stand: &mut Stand, number, sinks: &[u8]| {
+        let sinks = sinks.iter().map(|sink| vec![*sink; 16]).collect();
+        say(&session.socket, to_peer::Body::FlowLag(peer::FlowLag { source: 0, number, sinks }), &[]);
+        stand.turns(false);
+    };
+    // With nothing under way nobody is late.
+    ask(&session, &mut stand, 1, &[1]);
+    (0..COUNT).for_each(|_| session.emit_in(&mut slab, 0, &[7; 3000]));
+    stand.turns(false);
+    assert_eq!(session.holds(), COUNT);
+    // Who is not asked about has taken something, and of others nothing is known here.
+    [(2, &[9][..]), (3, &[]), (4, &[9, 1])].into_iter().for_each(|(n, sinks)| ask(&session, &mut stand, n, sinks));
+    session.read();
+    let none = Vec::new;
+    assert_eq!(session.lagging, [(1, none()), (2, none()), (3, none()), (4, vec![vec![1; 16]])]);
+    let account = |stand: &Stand, count| stand.hub.domains[0].cells.counters.get(0).unwrap().get(count);
+    assert_eq!(account(&stand, Count::Unconfirmed), 0);
+    session.end_as(0, 1, true);
+    (0..3).for_each(|_| stand.turns(false));
+    assert_eq!((session.holds(), account(&stand, Count::Unconfirmed)), (0, COUNT));
+    assert!(session.closed.is_empty(), "it is the session that has given the sink up");
+    // The host, which comes back to it, is told that the flow has ended, and nothing of it is left.
+    stand.pass(Duration::from_secs(1));
+    let host = &stand.hub.hosts[0];
+    assert!(host.flows.iter().all(Option::is_none) && host.accounts.iter().all(Option::is_none));
+    // The sink may join again.
+    session.opened.clear();
+    session.open(&mut stand, 0, VICTIM, 1, 5);
+    stand.heard.clear();
+    session.emit_in(&mut slab, 0, b"again");
+    stand.pass(Duration::from_millis(100));
+    assert!(stand.heard.iter().any(|bytes| bytes == b"again"));
 }
