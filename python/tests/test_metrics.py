@@ -111,6 +111,9 @@ def test_metrics_are_what_status_says(traffic: pathlib.Path) -> None:
     assert len([n for n in found if n.startswith("insane_host_")]) == len(numbers(host) - twins) + len(host["moved"])
     assert len([n for n in found if n.startswith("insane_path_")]) == len(numbers(host["paths"][0]))
     assert one(found, "insane_path_connected", datapath="udp", **labelled) == 1
+    (memory,) = network["memory"]
+    assert len([n for n in found if n.startswith("insane_receive_")]) == len(numbers(memory)) == 5
+    assert one(found, "insane_receive_most_bytes", domain="default") == memory["most_bytes"] == 256 << 20
     assert one(found, "insane_path_largest_frame_bytes", **labelled) == host["paths"][0]["most_frame_bytes"]
     ports = [n for n in found if n.startswith("insane_datapath_")]
     # Those, whether it is open, and the info.

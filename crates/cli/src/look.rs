@@ -144,6 +144,9 @@ fn network(network: &Value) -> Outcome {
         let runs = if runs.is_empty() { String::new() } else { format!(", runs {}", runs.join(", ")) };
         say!("  thread {}: {}{runs}", text(t, "name"), text(t, "text"));
     }
+    for memory in list(network, "memory").iter().filter_map(memory_in_words) {
+        say!("  {memory}");
+    }
     for h in list(network, "hosts") {
         let paths = list(h, "paths").iter().map(path_in_words);
         say!("  host {}: {}", text(h, "name"), paths.collect::<Vec<_>>().join(", "));
@@ -152,6 +155,22 @@ fn network(network: &Value) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// What a domain has of the memory for what other hosts send, if it has ever needed any.
+fn memory_in_words(memory: &Value) -> Option<String> {
+    let [slots, bytes, copied, segments, most] =
+        ["slots", "bytes", "copied_bytes", "segment_bytes", "most_bytes"].map(|key| memory[key].as_u64().unwrap_or(0));
+    let kib = |bytes: u64| bytes.div_ceil(1024);
+    let copies = if copied > 0 { format!(", copies of {} KiB that wait", kib(copied)) } else { String::new() };
+    let words = format!(
+        "memory of domain {}: {slots} slots with {} KiB in use of {} KiB, at most {} KiB{copies}",
+        text(memory, "domain"),
+        kib(bytes),
+        kib(segments),
+        kib(most)
+    );
+    (segments + copied > 0).then_some(words)
 }
 
 /// A session's process id. The runtime cannot know that of a process in another PID namespace.
@@ -268,6 +287,19 @@ mod tests {
         assert_eq!((moves_in_words(&moved(0)), moves_in_words(&Value::Null)), (None, None));
         let words = "streams moved 3 times: the last in 310 us, 400 us on average, 1200 us at most";
         assert_eq!(moves_in_words(&moved(3)).as_deref(), Some(words));
+    }
+
+    #[test]
+    fn the_memory_for_what_arrives_is_told_once_there_is_some() {
+        let memory = |segments: u64, copied: u64| {
+            memory_in_words(&json!({
+                "domain": "blue", "slots": 2, "bytes": 8192, "copied_bytes": copied, "segment_bytes": segments, "most_bytes": 4 << 20,
+            }))
+        };
+        assert_eq!(memory(0, 0), None);
+        let words = "memory of domain blue: 2 slots with 8 KiB in use of 1024 KiB, at most 4096 KiB";
+        assert_eq!(memory(1 << 20, 0).as_deref(), Some(words));
+        assert_eq!(memory(1 << 20, 1500), Some(format!("{words}, copies of 2 KiB that wait")));
     }
 
     #[test]

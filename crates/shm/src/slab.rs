@@ -350,6 +350,13 @@ impl Slab {
         self.parts.iter().filter(|p| !p.holds.is_empty()).map(|p| u64::from(p.used)).sum()
     }
 
+    /// The bytes of the slots that are not free.
+    #[must_use]
+    pub fn bytes_in_use(&self) -> u64 {
+        let used = self.parts.iter().filter(|p| !p.holds.is_empty());
+        used.map(|p| u64::from(p.used) * p.segment.as_ref().map_or(0, |s| s.geometry().stride)).sum()
+    }
+
     /// The holds on one slot.
     #[must_use]
     pub fn holds_on(&self, id: SlotId) -> u32 {

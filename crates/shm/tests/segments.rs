@@ -105,6 +105,11 @@ fn sound(slab: &Slab) {
     let audit = slab.audit();
     assert_eq!((audit.lost, audit.doubly_owned), (0, 0), "{audit:?}");
     assert_eq!(audit.held, slab.in_use());
+    let used = slab.segments().map(|(segment, s)| {
+        let held = (0..s.geometry().slots).filter(|slot| slab.holds_on(SlotId { segment, slot: *slot }) > 0);
+        held.count() as u64 * s.geometry().stride
+    });
+    assert_eq!(slab.bytes_in_use(), used.sum::<u64>());
     assert_eq!(slab.bytes(), slab.segments().map(|(_, s)| s.bytes()).sum::<u64>());
 }
 

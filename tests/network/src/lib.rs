@@ -219,6 +219,26 @@ pub fn network_count(status: &Value, name: &str) -> u64 {
     cells.filter_map(|c| c["counts"][name].as_u64()).sum()
 }
 
+/// The slots and the copies that a runtime has for what arrived, in all its domains: how many, and of how many bytes. `None` if it does
+/// not say.
+#[must_use]
+pub fn arrived(status: &Value) -> Option<[u64; 2]> {
+    let domains = status["network"]["memory"].as_array().filter(|domains| !domains.is_empty())?;
+    let sum = |name: &str| domains.iter().map(|domain| domain[name].as_u64()).sum::<Option<u64>>();
+    Some([sum("slots")?, sum("bytes")? + sum("copied_bytes")?])
+}
+
+/// Waits until a runtime has nothing left of what arrived: its sinks were given it, and have given it back.
+///
+/// # Panics
+/// When something is left.
+pub fn gives_back_all(session: &insane::Session) {
+    // A report is of half a second ago where nothing happens: the first that counts is a newer one.
+    std::thread::sleep(Duration::from_millis(600));
+    let none = eventually(|| arrived(&status(session)) == Some([0, 0]));
+    assert!(none, "of what arrived something is left: {}", status(session)["network"]["memory"]);
+}
+
 /// What a process holds of the machine's.
 #[derive(Debug, Clone, Copy)]
 pub struct Holds {

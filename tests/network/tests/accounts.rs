@@ -6,7 +6,7 @@ use insane_datapath::fault::{Faulty, Plan};
 use insane_runtime::server::Server;
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    LIMIT, config, eventually, free_addresses, hosts, law, law_holds, network_count, reliable, status,
+    LIMIT, config, eventually, free_addresses, gives_back_all, hosts, law, law_holds, network_count, reliable, status,
 };
 use std::time::Duration;
 
@@ -63,6 +63,7 @@ fn ten_thousand_best_effort_messages_are_accounted_for() {
         assert!(eventually(holds), "{len} bytes: {:?} {}", account(), law(&a));
         assert_eq!((account().intended, delta("delivered")), (MESSAGES, seen.len() as u64), "{len} bytes: {}", law(&a));
         assert!(!seen.is_empty(), "{len} bytes: {}", law(&a));
+        gives_back_all(&b);
     }
 }
 
@@ -101,6 +102,7 @@ fn a_sink_that_takes_nothing_stops_no_other_of_its_session_and_its_losses_are_co
         assert!(eventually(|| (delta("delivered"), delta("sink_full")) == (came, lost)), "{len} bytes: {}", law(&a));
         let account = insane_tests_host::account(&a.counts());
         assert_eq!((account.intended, account.at_source), (1000, 0), "{len} bytes: {}", law(&a));
+        gives_back_all(&b);
     }
 }
 
@@ -120,6 +122,7 @@ fn ten_thousand_reliable_messages_arrive_once_and_in_order() {
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
     assert_eq!(network_count(&status(&a), "delivered"), MESSAGES);
     assert!(eventually(|| stream.audit().held == 0), "{:?}", stream.audit());
+    gives_back_all(&b);
 }
 
 #[test]
@@ -172,6 +175,7 @@ fn a_bad_network_costs_only_what_is_counted() {
         if qos == Qos::default() {
             assert!(delta("dropped") > 0, "losses are counted: {}", law(&a));
         }
+        gives_back_all(&b);
         source.close();
     }
 }

@@ -4,8 +4,8 @@ use insane::{Qos, Sink, Source};
 use insane_shm::counters::Count;
 use insane_tests_host::Watchdog;
 use insane_tests_network::{
-    Ends, LIMIT, Process, Stalls, config, eventually, free_addresses, law, law_holds, network_count, reliable, status,
-    two, within,
+    Ends, LIMIT, Process, Stalls, config, eventually, free_addresses, gives_back_all, law, law_holds, network_count,
+    reliable, status, two, within,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ fn a_killed_runtime_is_noticed_within_two_seconds_and_its_links_end() {
     assert_eq!(got(), b"again");
     assert!(eventually(|| source.outcome(token).unwrap().delivered == 1));
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
+    gives_back_all(&b);
 }
 
 /// How long a channel waits for a runtime that is started: from there until the first message is through, and how much of that the
@@ -145,6 +146,7 @@ fn what_is_emitted_while_a_source_lets_go_of_a_lost_sink_is_counted() {
     let [delivered, unconfirmed] = ["delivered", "unconfirmed"].map(|name| network_count(&report, name));
     assert!((delivered..=delivered + unconfirmed).contains(&seen), "{seen} seen, {}", law(&a));
     assert!(eventually(|| status(&a)["network"]["under_way"] == 0), "payloads are kept: {}", law(&a));
+    gives_back_all(&b);
 }
 
 #[test]
@@ -204,6 +206,7 @@ fn a_reliable_stream_goes_on_after_a_silence() {
     assert!(sink.consume_timeout(Duration::from_millis(300)).is_err(), "something came twice");
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
     assert_eq!(network_count(&status(&a), "delivered"), 300, "{}", law(&a));
+    gives_back_all(&b);
 }
 
 #[test]
@@ -380,4 +383,5 @@ fn a_sink_or_a_source_that_dies_is_gone_on_the_other_host() {
     let watcher = two.session("watcher");
     let left = || status(&watcher)["network"]["hosts"][0]["flows_in"].as_u64();
     assert!(eventually(|| left() == Some(0)), "{}", status(&watcher));
+    gives_back_all(&watcher);
 }

@@ -5,7 +5,8 @@ use insane::{Qos, Session, Sink, Source, SourceOptions};
 use insane_runtime::config::Domain;
 use insane_tests_host::{Watchdog, payload};
 use insane_tests_network::{
-    Ends, LIMIT, Process, Random, config, eventually, free_addresses, law, law_holds, network_count, reliable, status,
+    Ends, LIMIT, Process, Random, config, eventually, free_addresses, gives_back_all, law, law_holds, network_count,
+    reliable, status,
 };
 use insane_wire::frame::record::{Message, Record};
 use insane_wire::frame::{FrameBuilder, Header, domain_id, parse};
@@ -280,6 +281,7 @@ fn a_flood_from_between_two_hosts_costs_their_streams_nothing_and_is_counted() {
                 assert!(grown < MOST_KIB, "{grown} KiB of {sent:?}");
             }
             assert!(sent[1].bytes / 1024 > 2 * MOST_KIB, "{sent:?}");
+            [&a, &b].into_iter().for_each(gives_back_all);
         });
     });
 }

@@ -6,7 +6,7 @@ use insane_datapath::fault::{Control, Faulty, Injected, Plan};
 use insane_runtime::server::Server;
 use insane_tests_host::{Watchdog, account, payload};
 use insane_tests_network::{
-    Ends, LIMIT, config, eventually, free_addresses, law, law_holds, network_count, reliable, status,
+    Ends, LIMIT, config, eventually, free_addresses, gives_back_all, law, law_holds, network_count, reliable, status,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -129,4 +129,6 @@ fn messages_of_megabytes_arrive_whole_or_are_counted_under_every_combination_of_
     assert_eq!((seen[0], account(&a.counts()).intended), (emitted, 2 * emitted), "{}", law(&a));
     assert!(seen[1] > emitted / 20 && seen[1] < emitted, "{seen:?}, {}", law(&a));
     assert!(eventually(|| streams.iter().all(|(here, there)| here.audit().held == 0 && there.audit().held == 0)));
+    // Nor is there any part of one that was lost.
+    [&a, &b].into_iter().for_each(gives_back_all);
 }

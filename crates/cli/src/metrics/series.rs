@@ -78,6 +78,16 @@ const RUNTIME: &[Row] = &[
     count("/network/refused", "refused_words", "What other hosts asked for and were refused"),
 ];
 
+/// Of each domain: its memory for what other hosts send.
+const MEMORY: &[Row] = &[
+    gauge("/slots", "receive_used_slots", "Slots in which something has arrived that was not given back yet"),
+    gauge("/bytes", "receive_used", "What these slots take").of("bytes", 1),
+    gauge("/copied_bytes", "receive_copied", "Copies of messages that wait for others before them").of("bytes", 1),
+    gauge("/segment_bytes", "receive_segments", "Memory for what arrives, used or not").of("bytes", 1),
+    gauge("/most_bytes", "receive_most", "The most that this memory may be, and the copies as much again")
+        .of("bytes", 1),
+];
+
 const DATAPATH: &[Row] = &[
     count("/losses", "datapath_losses", "How often the datapath failed after it was open"),
     gauge("/tries", "datapath_tries", "How often it was tried to open it again since"),
@@ -243,6 +253,9 @@ impl Metrics {
         );
         metrics.rows(RUNTIME, status, &Labels::new());
         let network = &status["network"];
+        for memory in list(network, "memory") {
+            metrics.rows(MEMORY, memory, &words(memory, &[("domain", "domain")]));
+        }
         for datapath in list(network, "datapaths") {
             let labels = words(datapath, &[("datapath", "kind"), ("interface", "interface"), ("address", "address")]);
             let open = gauge("", "datapath_open", "Whether the datapath is open");

@@ -16,7 +16,8 @@ fn status() -> Value {
             "channels": [{"id": "01", "name": "ch", "sources": ["aa"], "sinks": []}],
             "effective": [{"peer": "", "datapath": "udp", "transport": "datagram", "qos": "", "reasons": ["no xdp", "no dpdk"]}]}],
         "ended": [cell(0, "dd", 1), cell(1, "ee", 2)],
-        "network": {"ports": [{"name": "udp", "connections": null}, {"name": "xdp+tcp", "connections": {"opened": 4, "evicted": 2}}], "hosts": [{"name": "far", "address": "10.0.0.2:7400", "connected": true, "moved": {"count": 1, "last_us": 1500}, "paths": []}]},
+        "network": {"memory": [{"domain": "d", "slots": 2, "bytes": 8192, "copied_bytes": 0, "segment_bytes": 1048576, "most_bytes": 4194304}],
+            "ports": [{"name": "udp", "connections": null}, {"name": "xdp+tcp", "connections": {"opened": 4, "evicted": 2}}], "hosts": [{"name": "far", "address": "10.0.0.2:7400", "connected": true, "moved": {"count": 1, "last_us": 1500}, "paths": []}]},
     })
 }
 
@@ -42,6 +43,8 @@ fn flows_say_where_they_belong_and_no_series_comes_twice() {
     has("insane_ended_flows{end=\"consuming\"} 2");
     has("insane_ended_counts{end=\"consuming\",count=\"delivered\"} 3");
     has("insane_opened_sessions_total 9007199254740993");
+    has("insane_receive_used_slots{domain=\"d\"} 2");
+    has("insane_receive_used_bytes{domain=\"d\"} 8192");
     has("insane_datapath_opened_connections_total{datapath=\"xdp+tcp\"} 4");
     has("insane_datapath_evicted_connections_total{datapath=\"xdp+tcp\"} 2");
     has("insane_host_last_move_seconds{host=\"far\",host_address=\"10.0.0.2:7400\"} 0.0015");

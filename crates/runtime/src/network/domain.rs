@@ -30,6 +30,7 @@ use insane_wire::keyed::{Key, Keyed};
 use insane_wire::peer::{self, ToPeer, to_peer::Body};
 use insane_wire::{MAX_CONTROL_BYTES, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -211,6 +212,14 @@ impl Domain {
 
     pub(crate) fn counters(&self) -> Counters {
         self.cells.counters.clone()
+    }
+
+    /// What it has of the memory for what arrives, for reports: when nothing is under way and sinks hold nothing, none is in use.
+    pub(crate) fn report_memory(&self) -> Value {
+        json!({
+            "domain": self.name, "slots": self.slab.in_use(), "bytes": self.slab.bytes_in_use(),
+            "copied_bytes": self.waiting.bytes, "segment_bytes": self.slab.bytes(), "most_bytes": self.memory_limit,
+        })
     }
 
     /// Takes a new pair from the core.

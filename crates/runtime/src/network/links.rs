@@ -2,6 +2,7 @@
 
 use crate::network::control::{Held, Lent, Place, Spot, inside};
 use crate::network::damping::Steadiness;
+use crate::network::domain::Domain;
 use crate::network::events::{clock_ns, give_back, give_back_all, lend, realtime_ahead};
 use crate::network::hub::Hub;
 use crate::network::lanes::HOME;
@@ -488,7 +489,7 @@ impl Hub {
         };
         json!({
             "listen": self.settings.listen.to_string(), "hosts": hosts, "under_way": self.underway.len(),
-            "rebind_requests": self.requests.len(),
+            "rebind_requests": self.requests.len(), "memory": self.domains.iter().map(Domain::report_memory).collect::<Vec<_>>(),
             "unknown_senders": self.unknown, "refused": self.refusals, "last_refusal": self.last_refusal,
             "datapath": self.ports.first().map(stats), "ports": self.ports.iter().filter(|port| port.absent.is_none()).map(stats).collect::<Vec<_>>(),
         })
