@@ -178,10 +178,8 @@ impl Source {
         let word = link.producer.wait_word(announced);
         let room = !tx.full_links(self.index, place).contains(&first);
         // Nobody is woken by these.
-        let unseen = parked
-            || waiting.asked.is_some()
-            || !tx.reaches(first, place)
-            || tx.is_made_full_on(self.index, first);
+        let unseen =
+            parked || waiting.asked.is_some() || !tx.reaches(first, place) || tx.is_made_full_on(self.index, first);
         drop(tx);
         if !room {
             // In slices, so that the end of the link is seen too.

@@ -19,6 +19,7 @@ use crate::watch::attempt;
 use insane_datapath::Datapath;
 use insane_wire::host::to_host::Body;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -83,8 +84,8 @@ impl Rhythm {
 #[derive(Debug)]
 pub(crate) struct Openers {
     all: Vec<Running>,
-    /// It is cut off when all have ended.
-    ended: Receiver<()>,
+    /// It is cut off when all have ended. Behind a lock as several threads may have a server.
+    ended: Mutex<Receiver<()>>,
 }
 
 /// One of them, with what it opens.
@@ -104,7 +105,7 @@ impl Openers {
         network: &(Sender<ToNetwork>, Bell),
     ) -> std::io::Result<(Self, Receiver<()>)> {
         let ((first, tried), (end, ended)) = (channel(), channel());
-        let mut openers = Self { all: Vec::new(), ended };
+        let mut openers = Self { all: Vec::new(), ended: Mutex::new(ended) };
         for opening in openings {
             let (kind, place) = (opening.settings.kind.name(), opening.settings.place().to_owned());
             let ((to, orders), (first, end)) = (channel(), (first.clone(), end.clone()));
@@ -132,7 +133,8 @@ impl Openers {
         for one in &self.all {
             let _ = one.to.send(Order::End);
         }
-        let all = matches!(self.ended.recv_timeout(LAST), Err(RecvTimeoutError::Disconnected));
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let all = matches!(ended.recv_timeout(LAST), Err(RecvTimeoutError::Disconnected));
         for Running { kind, place, thread, .. } in self.all.drain(..) {
             if all || thread.is_finished() {
                 let _ = thread.join();
