@@ -3,7 +3,7 @@
 use insane::{Event, Message, Qos, Reliability, Session, Sink, Source, SourceOptions, Stream};
 use insane_shm::counters::{CellState, Count};
 use insane_tests_host::{Host, Watchdog, reconcile};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -243,6 +243,8 @@ fn the_sinks_of_a_process_that_is_stopped_are_given_up_without_its_answer() {
     const NAME: &str = "the_sinks_of_a_process_that_is_stopped_are_given_up_without_its_answer";
     let _watchdog = Watchdog::start("stopped", LIMIT);
     if let Some(socket) = std::env::var_os(SOCKET) {
+        // Stopped, it would outlive a test that is ended.
+        set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
         let session = Session::builder("stopped").socket(socket).open().unwrap();
         let stream = session.stream(reliable()).unwrap();
         let _sinks = [stream.sink("one").unwrap(), stream.sink("one").unwrap()];
