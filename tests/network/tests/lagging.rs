@@ -54,7 +54,8 @@ fn check(a: &Session, stuck: &[&Session], c: &Session) {
         }
     }
     let mut expected: Vec<_> = sinks.iter().map(Sink::id).collect();
-    (given_up.sort_unstable(), expected.sort_unstable());
+    given_up.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(given_up, expected, "{} is to stay", reads.id());
     // All is accounted for, what the others had and what was not known of them, and no slot is kept for them.
     assert!(eventually(|| law_holds(a)), "{}", law(a));

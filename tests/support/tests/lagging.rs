@@ -1,13 +1,13 @@
 //! Sinks that hold a reliable source up are given up at its deadline, and no others.
 
-use insane::{Event, Message, Qos, Reliability, Session, Sink, Source, SourceOptions, Stream};
+use insane::{Event, Message, Qos, Reliability, Session, Sink, Source, SourceOptions, Stream, WhenFull};
 use insane_shm::counters::{CellState, Count};
 use insane_tests_host::{Host, Watchdog, reconcile};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -202,6 +202,32 @@ fn another_source_of_the_link_gives_up_no_sink_for_one_that_is_not_its_own() {
     }
 }
 
+/// The link is full of what is for a sink that its source may not give up: whoever else emits there does not wait for ever, but for longer
+/// than for a sink of its own.
+#[test]
+fn beside_a_source_that_gives_nobody_up_a_source_waits_twice_and_gives_up_its_own() {
+    let _watchdog = Watchdog::start("twice", LIMIT);
+    let host = small_host();
+    let (a, b) = (host.session("sources"), host.session("sinks"));
+    let (to, from) = (a.stream(reliable()).unwrap(), b.stream(reliable()).unwrap());
+    let (stuck, reads) = (from.sink("stuck").unwrap(), from.sink("reads").unwrap());
+    let options = SourceOptions { when_full: WhenFull::Fail, ..SourceOptions::default() };
+    let first = to.source_with("stuck", options).unwrap();
+    let deadline = Duration::from_millis(100);
+    let second = source(&to, "reads", deadline);
+    assert_eq!((first.wait_for_sinks(1, LIMIT), second.wait_for_sinks(1, LIMIT)), (1, 1));
+    emit(&first, 0..ENTRIES);
+    let began = Instant::now();
+    second.send(&payload(0)).unwrap();
+    assert!(began.elapsed() >= 2 * deadline);
+    assert_eq!((first.sinks(), second.sinks()), (1, 0));
+    let events = given_up(&a);
+    assert!(events.len() == 1 && is_of(&events[0], &reads), "{events:?}");
+    // Nothing was lost to the one that is stuck.
+    takes_all(stuck, ENTRIES).join().unwrap();
+    reconcile([&a, &b], ENTRIES.into(), ENTRIES.into());
+}
+
 /// What waits for a sink that was given up it may still take while nobody else wants the room; then it goes.
 #[test]
 fn what_a_sink_that_was_given_up_has_goes_when_another_flow_begins() {
@@ -243,6 +269,8 @@ fn the_sinks_of_a_process_that_is_stopped_are_given_up_without_its_answer() {
     const NAME: &str = "the_sinks_of_a_process_that_is_stopped_are_given_up_without_its_answer";
     let _watchdog = Watchdog::start("stopped", LIMIT);
     if let Some(socket) = std::env::var_os(SOCKET) {
+        // Stopped, it would outlive a test that is ended.
+        set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
         let session = Session::builder("stopped").socket(socket).open().unwrap();
         let stream = session.stream(reliable()).unwrap();
         let _sinks = [stream.sink("one").unwrap(), stream.sink("one").unwrap()];
