@@ -71,6 +71,8 @@ pub mod stand;
 mod threads;
 mod words;
 
+#[cfg(feature = "fuzz")]
+pub use discovery::heard;
 pub use poller::Poller;
 pub(crate) use ports::Over;
 pub(crate) use reopen::Openers;

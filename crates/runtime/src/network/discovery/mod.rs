@@ -4,6 +4,8 @@
 //! Nothing here is on the data path. Each connection is made by this thread, to an address that the configuration names or from
 //! which a beacon came on an interface that it names; Zenoh itself looks for nobody.
 
+#[cfg(feature = "fuzz")]
+pub mod heard;
 mod presence;
 mod scout;
 #[cfg(not(feature = "zenoh"))]
