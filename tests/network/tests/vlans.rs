@@ -29,8 +29,9 @@ fn in_a_vlan(datapath: &str, qos: fn(Qos) -> Qos, config: &dyn Fn(&mut Config)) 
     {
         let two = runtime(1, 7);
         let b = two.session("two");
-        let text = status(&a)["network"]["datapaths"][1]["text"].as_str().unwrap_or_default().to_owned();
-        assert!(text.ends_with("; in VLAN 7"), "{text}");
+        // It may take longer to open than a start waits for it.
+        let text = || status(&a)["network"]["datapaths"][1]["text"].as_str().unwrap_or_default().to_owned();
+        assert!(eventually(|| text().ends_with("; in VLAN 7")), "{}", text());
         for kind in [Qos::default(), reliable()] {
             let (stream, source, sink) = ends(&a, &b, qos(kind), "c");
             goes_over(&stream, "host-1", datapath);
