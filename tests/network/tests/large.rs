@@ -89,6 +89,7 @@ fn messages_of_megabytes_arrive_whole_or_are_counted_under_every_combination_of_
     let sources = streams.each_ref().map(|(here, _)| here.source_with("large", patient()).unwrap());
     let (over, seen) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     let losses = || status(&a)["network"]["hosts"][0]["losses"].as_u64();
+    let delivered = || network_count(&status(&a), "delivered");
     let mut emitted = 0;
     std::thread::scope(|scope| {
         let _ends = Ends(&over);
@@ -98,6 +99,9 @@ fn messages_of_megabytes_arrive_whole_or_are_counted_under_every_combination_of_
         }
         for faults in 0..=ALL {
             let before = controls[0].injected();
+            // Until a host is lost, what has come is known to the last message.
+            let all = || seen.iter().map(|seen| seen.load(Ordering::Relaxed)).sum::<u64>();
+            assert!(faults != ALL || eventually(|| delivered() == all()), "{seen:?}, {}", law(&a));
             controls.iter().for_each(|control| control.set(plan(faults)));
             for round in 0.. {
                 assert!(sources.iter().all(|source| source.wait_for_sinks(1, LIMIT) == 1), "{faults:#b}");
@@ -124,8 +128,9 @@ fn messages_of_megabytes_arrive_whole_or_are_counted_under_every_combination_of_
     });
     let seen = seen.map(AtomicU64::into_inner);
     assert!(eventually(|| law_holds(&a)), "{}", law(&a));
-    let delivered = || network_count(&status(&a), "delivered");
-    assert!(eventually(|| delivered() == seen[0] + seen[1]), "{seen:?}, {}", law(&a));
+    // Whether the best-effort message that was under way when the host was lost has come is not known: it is unconfirmed.
+    let (all, lost) = (seen[0] + seen[1], losses().unwrap());
+    assert!(eventually(|| (all - lost..=all).contains(&delivered())), "{seen:?}, {}", law(&a));
     assert_eq!((seen[0], account(&a.counts()).intended), (emitted, 2 * emitted), "{}", law(&a));
     assert!(seen[1] > emitted / 20 && seen[1] < emitted, "{seen:?}, {}", law(&a));
     assert!(eventually(|| streams.iter().all(|(here, there)| here.audit().held == 0 && there.audit().held == 0)));
