@@ -64,7 +64,7 @@ pub mod to_peer {
         FlowLag(super::FlowLag),
         /// C: answers `FlowLag`. The flows that it names are then ended by `FlowClosed`.
         #[prost(message, tag = "18")]
-        FlowLagging(super::FlowLagging),
+        FlowLagging(super::FlowLag),
     }
 }
 
@@ -230,7 +230,7 @@ pub struct FlowClosed {
     pub given_up: bool,
 }
 
-/// A source asks who holds it up.
+/// Sinks of a source, in the question who holds that up, and in its answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FlowLag {
     /// The source's number on this link.
@@ -239,21 +239,8 @@ pub struct FlowLag {
     /// The question's number, for the answer.
     #[prost(uint32, tag = "2")]
     pub number: u32,
-    /// Its sinks that have taken nothing for a while: one of the others that holds the oldest message is slow, and holds up nobody.
-    #[prost(bytes = "vec", repeated, tag = "3")]
-    pub sinks: Vec<Vec<u8>>,
-}
-
-/// Who holds a source up.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct FlowLagging {
-    /// The source's number on this link.
-    #[prost(uint32, tag = "1")]
-    pub source: u32,
-    /// The question's number.
-    #[prost(uint32, tag = "2")]
-    pub number: u32,
-    /// These sinks of it; none: it is to wait on.
+    /// Asked: its sinks that have taken nothing for a while; one of the others that holds the oldest message is slow, and holds up nobody.
+    /// Answered: those that hold it up; none: it is to wait on.
     #[prost(bytes = "vec", repeated, tag = "3")]
     pub sinks: Vec<Vec<u8>>,
 }

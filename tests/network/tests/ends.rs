@@ -2,11 +2,13 @@
 
 use insane::Session;
 use insane_runtime::config::Config;
+use insane_runtime::network::Poller;
 use insane_runtime::server::Server;
 use insane_tests_host::Watchdog;
 use insane_tests_host::programs::{program, run};
 use insane_tests_network::cables::{alone_on_plugin, plugin_template};
 use insane_tests_network::{LIMIT, eventually, reliable, status};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +20,19 @@ const TEST: Duration = Duration::from_secs(100);
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The configuration of a runtime whose datapath takes so many milliseconds to open, in a folder.
+fn slow_to_open(library: &Path, folder: &Path, ms: &str) -> Config {
+    let mut config = alone_on_plugin(library, folder);
+    let datapath = &mut config.network.get_or_insert_default().datapath[0];
+    datapath.options.insert("hang_open".into(), ms.into());
+    config
+}
+
+/// Starts a runtime by its own thread, or as one that is polled.
+fn start(config: &Config, polled: bool) -> (Server, Option<Poller>) {
+    if polled { Server::start_polled(config.clone()).unwrap() } else { (Server::start(config.clone()).unwrap(), None) }
 }
 
 /// How many threads of this process have this name.
@@ -34,14 +49,8 @@ fn a_runtime_that_stops_waits_for_a_datapath_that_is_being_opened_and_leaves_not
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = plugin_template(folder.path()) else { return };
     for polled in [false, true] {
-        let mut config = alone_on_plugin(&library, folder.path());
-        let datapath = &mut config.network.get_or_insert_default().datapath[0];
-        datapath.options.insert("hang_open".into(), "3000".into());
-        let (server, poller) = if polled {
-            Server::start_polled(config.clone()).unwrap()
-        } else {
-            (Server::start(config.clone()).unwrap(), None)
-        };
+        let config = slow_to_open(&library, folder.path(), "3000");
+        let (server, poller) = start(&config, polled);
         let session = Session::builder("asks").socket(&config.runtime.socket).open().unwrap();
         let report = status(&session)["network"]["datapaths"][1].clone();
         assert_eq!((report["state"].as_str(), threads("insane-open")), (Some("absent"), 1), "{polled}: {report}");
@@ -70,11 +79,7 @@ fn while_it_starts<T>(config: &Config, polled: bool, act: impl FnOnce(&Session) 
     let is_started = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let starter = scope.spawn(|| {
-            let started = if polled {
-                Server::start_polled(config.clone()).unwrap()
-            } else {
-                (Server::start(config.clone()).unwrap(), None)
-            };
+            let started = start(config, polled);
             is_started.store(true, Ordering::SeqCst);
             started
         });
@@ -100,9 +105,7 @@ fn sessions_are_served_while_the_start_waits_for_a_datapath() {
     let _watchdog = Watchdog::start("served meanwhile", TEST);
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = plugin_template(folder.path()) else { return };
-    let mut config = alone_on_plugin(&library, folder.path());
-    let datapath = &mut config.network.get_or_insert_default().datapath[0];
-    datapath.options.insert("hang_open".into(), "1500".into());
+    let config = slow_to_open(&library, folder.path(), "1500");
     for polled in [false, true] {
         assert!((0..10).any(|_| while_it_starts(&config, polled, talk).0), "polled: {polled}");
     }
@@ -115,9 +118,7 @@ fn who_asks_for_a_report_or_a_capture_at_once_waits_for_datapaths_that_are_soon_
     let _watchdog = Watchdog::start("asks at once", TEST);
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = plugin_template(folder.path()) else { return };
-    let mut config = alone_on_plugin(&library, folder.path());
-    let datapath = &mut config.network.get_or_insert_default().datapath[0];
-    datapath.options.insert("hang_open".into(), "400".into());
+    let config = slow_to_open(&library, folder.path(), "400");
     let insane = program("insane-cli", "insane");
     let state = |session: &Session| status(session)["network"]["datapaths"][1]["state"] == "open";
     let captured = |_: &Session| {

@@ -37,13 +37,13 @@ impl Peers {
         let sinks: Vec<SinkId> = asked.sinks.iter().filter_map(|sink| SinkId::from_bytes(sink)).collect();
         let lagging = incoming.stream.rx.visit().lagging(incoming.at, asked.source, &sinks);
         let sinks = lagging.iter().map(|sink| sink.to_bytes()).collect();
-        let answer = peer::FlowLagging { source: asked.source, number: asked.number, sinks };
+        let answer = peer::FlowLag { source: asked.source, number: asked.number, sinks };
         pair.send(link, Body::FlowLagging(answer), &[]);
         Ok(())
     }
 
     /// The peer says who holds up a source of this session. If that waits no more, nobody does.
-    pub(super) fn told_who_lags(&mut self, at: usize, link: u32, answer: &peer::FlowLagging) -> Result<()> {
+    pub(super) fn told_who_lags(&mut self, at: usize, link: u32, answer: &peer::FlowLag) -> Result<()> {
         let outgoing = self.outgoing(at, link)?;
         let (stream, at) = (outgoing.stream.clone(), outgoing.at);
         let question = Question { number: answer.number, link: at, source: answer.source };

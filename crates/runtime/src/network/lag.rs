@@ -33,7 +33,7 @@ impl Hub {
         else {
             return;
         };
-        let answer = peer::FlowLagging { source: asked.source, number: asked.number, sinks };
+        let answer = peer::FlowLag { source: asked.source, number: asked.number, sinks };
         if let Some(pair) = domain.pairs[intake.pair].as_mut() {
             pair.send(intake.number, Body::FlowLagging(answer), &[]);
         }
