@@ -58,7 +58,8 @@ impl Part {
     }
 }
 
-/// A datapath that works on polling threads.
+/// A datapath that works on polling threads. What it is over is dropped with it, before `drop` returns, which waits for a turn of each
+/// thread at most.
 pub struct OnThread {
     threads: Vec<PollingThread>,
     user: Arc<User>,
@@ -464,5 +465,7 @@ impl Drop for OnThread {
     fn drop(&mut self) {
         self.close();
         self.first.thread.roster().remove(&self.first.shared);
+        // Now, and not when the thread has seen that it is off its list, or who asks for counts lets go of them.
+        self.parts().for_each(|part| part.with(Station::end));
     }
 }

@@ -315,3 +315,23 @@ fn whether_it_was_lost_is_asked_without_waiting_for_its_thread() {
         assert!(start.elapsed() < PATIENCE, "nobody woke it");
     }
 }
+
+#[test]
+fn what_is_dropped_is_gone_at_once_whoever_still_asks_for_its_counts() {
+    let (hub, plight) = (Hub::default(), Arc::<Plight>::default());
+    for waiting in [Waiting::Spin, Waiting::Sleep] {
+        let [one, two, three] = threads(waiting);
+        let mut b = OnThread::spread(&one, &[two.clone(), three.clone()], Ports::new(&hub, 2, 2, &plight)).unwrap();
+        b.open().unwrap();
+        let counts = b.threads();
+        send(&mut sender(&hub), &[2, 102, 202], 7);
+        let mut rx = rx();
+        for _ in 0..3 {
+            assert_eq!(next_any(&mut b, &mut rx), 7);
+        }
+        assert_eq!(Arc::strong_count(&plight), 4, "all three parts have it");
+        drop(b);
+        assert_eq!(Arc::strong_count(&plight), 1, "{waiting:?}");
+        assert_eq!(counts.received(), [1, 1, 1], "what was counted stays");
+    }
+}
