@@ -35,6 +35,7 @@ pub(crate) use lag::{Ask, Holder, Question, Taken};
 pub use outcome::Outcome;
 pub(crate) use pack::{PACK_BYTES, Pack, Packs, WIDE_BYTES};
 pub(crate) use places::Places;
+use room::Lead;
 #[cfg(feature = "faults")]
 pub(crate) use spoil::Faults;
 
@@ -89,6 +90,8 @@ pub(crate) struct TxLink {
     pub(crate) doorbell: Doorbell,
     /// Bytes of slots that the link holds, and of those that are filled for it.
     pub(crate) held: u64,
+    /// How far who waits for room may be ahead.
+    lead: Lead,
     /// Credit that is set aside for packs which are being filled.
     reserved: u64,
     /// The least that its consumer was told it may keep, in bytes.
@@ -332,6 +335,7 @@ impl TxLink {
             peer,
             doorbell: Doorbell::default(),
             held: 0,
+            lead: Lead::default(),
             reserved: 0,
             room: u64::MAX,
             divides: !network && !reliable,
@@ -424,7 +428,7 @@ impl TxLink {
 
     /// Takes back what the consumer returned. The link is marked broken when it lies.
     pub(crate) fn reclaim(&mut self, slab: &mut Slab) {
-        let (held, fates) = (&mut self.held, &mut self.fates);
+        let (before, held, fates) = (self.held, &mut self.held, &mut self.fates);
         let result = self.producer.reclaim(|returned| {
             let fate = match returned {
                 Returned::Slot { segment, slot, fate, .. } => {
@@ -445,6 +449,7 @@ impl TxLink {
         }
         if let Some(log) = &mut self.log {
             log.trim(&self.producer);
+            self.lead.follow(before, self.held);
         }
     }
 
@@ -472,7 +477,7 @@ impl TxLink {
     /// As [`Self::fits`], for who is to lose nothing.
     #[inline(always)]
     fn fits_for_all(&self, bytes: u64, cap: u64) -> bool {
-        self.fits(bytes, cap) && (!self.shared || self.fits_in_half(bytes))
+        self.fits(bytes, cap.min(self.lead.for_one_of(bytes))) && (!self.shared || self.fits_in_half(bytes))
     }
 
     /// A pack is taken for as large as they come: whether one is open that has room is not known yet.

@@ -2,11 +2,17 @@ use super::*;
 use insane_shm::counters::{CellState, bytes};
 use insane_shm::link::{Consumer, DeliveryBlock, ReturnBlock};
 use insane_shm::memory::Heap;
+use insane_shm::slab::{geometry_for, stride_for};
 
 pub(super) const ENTRIES: u32 = 16;
 
 /// A source of small messages on a best-effort stream, and the link to its only sink.
 pub(super) fn source_and_sink() -> (Tx, Consumer) {
+    source_and_sink_over(false)
+}
+
+/// The same, or of a reliable stream and towards the runtime.
+fn source_and_sink_over(network: bool) -> (Tx, Consumer) {
     let delivery = Arc::new(Heap::new(DeliveryBlock::bytes(ENTRIES).unwrap()));
     let returns = Arc::new(Heap::new(ReturnBlock::bytes(ENTRIES).unwrap()));
     let own = DeliveryBlock::create(delivery.clone(), ENTRIES).unwrap();
@@ -20,7 +26,7 @@ pub(super) fn source_and_sink() -> (Tx, Consumer) {
     let cell = cells.start(1, CellState::Producing, 1, 1).unwrap();
     let flows = vec![TxFlow::new(SinkId(1), cell, 0, false, 1)];
     let mut tx = Tx { share: 1 << 20, ..Tx::default() };
-    tx.links.push(Some(TxLink::new(producer, theirs, (false, false), Shared::for_tests())));
+    tx.links.push(Some(TxLink::new(producer, theirs, (network, network), Shared::for_tests())));
     let source = TxSource::new(1, 0, cells.start(0, CellState::Source, 1, 0).unwrap());
     tx.add_source(TxSource { routes: vec![Route { link: 0, flows, joined: 1 }], ..source });
     tx.share_out();
@@ -137,4 +143,70 @@ fn what_comes_late_of_a_closed_source_is_not_taken_for_that_of_the_next_in_its_p
         tx.reclaim_all();
         assert_eq!(tx.sources[0].as_ref().unwrap().routes[0].flows[0].fates, [(1, Fate::Expired)]);
     }
+}
+
+#[test]
+fn a_reliable_source_that_outruns_its_runtime_is_held_to_little_until_it_is_kept_up_with() {
+    const SLOT: u64 = 1 << 20;
+    let (mut tx, mut consumer) = source_and_sink_over(true);
+    tx.share = 100 * SLOT;
+    tx.share_out();
+    let stride = stride_for(SLOT).unwrap();
+    let segment = Segment::create(geometry_for(SLOT, stride * 20).unwrap(), false).unwrap();
+    let number = tx.add_segment(Arc::new(segment)).unwrap();
+    let geometry = tx.slab.segments().find(|(other, _)| *other == number).unwrap().1.geometry();
+    tx.links[0].as_mut().unwrap().producer.add_segment(number, geometry.slots);
+    consumer.add_segment(number, geometry.slots, geometry.stride);
+    // Emits while there is room; how many.
+    let fill = |tx: &mut Tx| {
+        let emitted = (0..).find(|_| {
+            let place = Place::of(tx.take(SLOT).unwrap().id);
+            let room = tx.has_room(0, place);
+            if room {
+                let (deadline_ns, timestamp_ns, inline) = (0, 0, &[][..]);
+                let emit = Emit { place, inline, length: 9, deadline_ns, timestamp_ns, priority: 0, more: false };
+                tx.emit(0, &emit).unwrap();
+            }
+            tx.slab.unhold(place.slot().unwrap());
+            !room
+        });
+        emitted.unwrap()
+    };
+    let mut give_back = |most: usize| {
+        for _ in 0..most {
+            let Some(delivery) = consumer.poll().unwrap() else { break };
+            consumer.release(&delivery.descriptor, Fate::AsCounted);
+        }
+        consumer.settle();
+    };
+    // A burst goes at once, as far as the ring holds it.
+    assert_eq!(fill(&mut tx), ENTRIES as usize);
+    // From then on eight of them wait at most, as they are large, so that the runtime takes what was just written.
+    for taken in 1..=8 {
+        give_back(1);
+        assert_eq!(fill(&mut tx), 0, "{taken} of 16 were taken");
+    }
+    for _ in 0..3 {
+        give_back(1);
+        assert_eq!(fill(&mut tx), 1);
+    }
+    // Who is kept up with gets twice as much each time, until it fills the ring again.
+    for room in [8, 16] {
+        give_back(16);
+        assert_eq!(fill(&mut tx), room);
+    }
+    give_back(1);
+    assert_eq!(fill(&mut tx), 0);
+    // What holds others up, or is not given back for whatever reason, is not bounded before the link is full.
+    for room in [0, 1] {
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(fill(&mut tx), room, "nothing came back for a while");
+    }
+    give_back(1);
+    assert_eq!(fill(&mut tx), 0);
+    let cells = Counters::create(Arc::new(Heap::new(bytes(4))), 4).unwrap();
+    let flows = vec![TxFlow::new(SinkId(2), cells.start(1, CellState::Producing, 2, 2).unwrap(), 1, false, 1)];
+    let second = TxSource::new(1, 0, cells.start(0, CellState::Source, 2, 0).unwrap());
+    tx.add_source(TxSource { routes: vec![Route { link: 0, flows, joined: 1 }], ..second });
+    assert_eq!(fill(&mut tx), 1, "another source is to have the room that there is");
 }
