@@ -591,20 +591,20 @@ impl Path {
             }
             let added = if next.message.bundle > 0 {
                 match add_bundle(now, frame, flow, &next, copy_bytes, payloads) {
-                    Bundled::Gone(gone, gather) => Some((gone, gather)),
+                    Bundled::Gone(gone, gather) => Some((gone, true, gather)),
                     Bundled::Full => None,
                     Bundled::TooLong(lost) => {
                         if out.spec.reliable && out.cut(&next, |token, rest| payloads.bundle(token, rest, 0, 1)) {
                             continue;
                         }
-                        Some((lost, None))
+                        Some((lost, true, None))
                     }
                 }
             } else {
                 let added = add_message(now, frame, flow, &next, copy_bytes, payloads);
-                added.map(|(len, gather)| (Gone { len, count: 0, payload: len }, gather))
+                added.map(|(len, more_alike, gather)| (Gone { len, count: 0, payload: len }, more_alike, gather))
             };
-            let Some((gone, gather)) = added else {
+            let Some((gone, more_alike, gather)) = added else {
                 // The frame is full. What does not even go into an empty one must not keep others waiting.
                 if frame.is_empty() {
                     self.turns.pass();
@@ -641,7 +641,7 @@ impl Path {
             // Nothing follows what is gathered, and of a bundle or message that goes in parts this is what there was room for.
             if gather.is_some() || (!done && gone.len < next.span.len) {
                 self.in_parts = !done && next.message.bundle == 0;
-                let alike = (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
+                let alike = more_alike && (self.in_parts || gone.count == 1) && gone.payload.is_multiple_of(8);
                 self.pattern.size = if alike { gone.payload } else { 0 };
                 self.pattern.apart = gather.is_some();
                 self.pattern.each = if self.in_parts { Each::Part } else { Each::OfBundle };
@@ -859,7 +859,7 @@ fn add_whole(
     frame.message_from(head, len as usize, |out| payloads.copy(token, offset, len, out)).then_some(None)
 }
 
-/// Adds what is next to a frame if it fits; says how many bytes of it went, and what is to be gathered.
+/// Adds what is next to a frame if it fits; says how many bytes of it went, whether more is to go in parts as long, and what is to be gathered.
 fn add_message(
     now: Duration,
     frame: &mut FrameBuilder<'_>,
@@ -867,14 +867,14 @@ fn add_message(
     next: &Next,
     copy_bytes: u32,
     payloads: &mut dyn Payloads,
-) -> Option<(u32, Option<Gather>)> {
+) -> Option<(u32, bool, Option<Gather>)> {
     let Next { message, span, .. } = next;
     let head = on_the_wire(flow, span.index, message, now);
     let (len, token, base) = (message.len, message.token, message.base);
     let limit = frame.len() + frame.room();
     if span.len == len && len as usize <= whole_limit(limit, &head) {
         let payload = Gather { token, offset: base, len };
-        return add_whole(frame, &head, payload, copy_bytes, payloads).map(|gather| (len, gather));
+        return add_whole(frame, &head, payload, copy_bytes, payloads).map(|gather| (len, true, gather));
     }
     let size = Fragments::new(len, limit, &head)?.size();
     // To the end of the part that a fresh cut would have here, so that resent parts are of the same sizes.
@@ -888,9 +888,11 @@ fn add_message(
     if copy_bytes == u32::MAX {
         let added = frame
             .fragment_from(&head, part, taken as usize, |out| payloads.copy(token, base + span.offset, taken, out));
-        return added.then_some((taken, None));
+        return added.then_some((taken, taken == size, None));
     }
-    frame
-        .fragment_apart(&head, part, taken as usize)
-        .then_some((taken, Some(Gather { token, offset: base + span.offset, len: taken })))
+    frame.fragment_apart(&head, part, taken as usize).then_some((
+        taken,
+        taken == size,
+        Some(Gather { token, offset: base + span.offset, len: taken }),
+    ))
 }

@@ -183,7 +183,8 @@ fn runs_and_rows_are_what_goes_and_comes_one_by_one() {
                         0 => (vec![vec![token as u8; random.below(100_000) as usize]], 0),
                         // Some of them of another size, or of another priority.
                         1 => {
-                            let size = [0, 64, 1000, 1024, 1100, 1400][random.below(6) as usize];
+                            // The last are a little more than a frame holds: parts of two of them share one.
+                            let size = [0, 64, 1000, 1024, 1100, 1400, 1500, 1600][random.below(8) as usize];
                             let odd = random.percent(30);
                             let mut size = || size + if odd && random.percent(10) { random.below(8) } else { 0 };
                             ((0..40).map(|n| vec![n; size() as usize]).collect(), 0)
@@ -226,4 +227,26 @@ fn runs_and_rows_are_what_goes_and_comes_one_by_one() {
     }
     assert!(runs > 1000 && rows > 1000 && frames > 50_000, "{runs} runs, {rows} rows, {frames} frames");
     assert!(apart > 10_000, "{apart} of them with payload where it lies");
+}
+
+#[test]
+fn what_is_left_of_a_part_that_was_cut_short_sets_no_size_for_those_that_follow() {
+    for size in [1480, 1500, 1600, 2000] {
+        let config = Config { copy_bytes: u32::MAX, ..Config::default() };
+        let mut twins = [0, 64].map(|most| (Twin::new(config), most));
+        for (twin, most) in &mut twins {
+            let flow = twin.path.open(FlowSpec { domain: 1, epoch: 7, channel: 1, reliable: false, first: 1 });
+            twin.step(MS * 10, *most, 0);
+            twin.step(MS * 11, *most, 0);
+            for token in 1..=40 {
+                twin.memory.0.insert(token, vec![token as u8; size]);
+                let next = Outgoing { token, len: size as u32, sequence: token, ..Outgoing::default() };
+                twin.path.send(flow, next).unwrap();
+            }
+            (12..40).for_each(|ms| twin.step(MS * ms, *most, 0));
+        }
+        let [one, other] = twins.map(|(twin, _)| twin.sent.iter().map(|(frame, _)| frame.len()).collect::<Vec<_>>());
+        assert_eq!(one, other, "{size}");
+        assert!(one.len() <= 2 * 40 + 20, "{} frames of {size}", one.len());
+    }
 }
