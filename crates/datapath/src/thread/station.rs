@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::batch::{Outcome, Place, RxBatch, RxReport, Taken, TxBatch, TxReport};
+use crate::batch::{RxBatch, Taken, TxBatch};
+use crate::loopback::Hub;
 use crate::memory::Slot;
-use crate::{Address, Armed, Capabilities, Datapath, DatapathError, Stats};
+use crate::{Armed, Capabilities, Datapath, Stats};
 
 use super::wait::Bell;
 
@@ -193,8 +194,8 @@ impl Station {
 
     /// Drops the technology with all that it has, whoever keeps the station for longer.
     pub(super) fn end(&mut self) {
-        let can = self.inner.capabilities();
-        self.inner = Box::new(Ended(can));
+        // In its place something that has nothing, and that nobody opens.
+        self.inner = Box::new(Hub::default().port(0));
     }
 
     /// Says whether it was lost.
@@ -266,37 +267,4 @@ impl Station {
     pub(super) const fn is_held_up(&self) -> bool {
         self.sending.is_some()
     }
-}
-
-/// In place of a technology that was dropped. Nobody opens it.
-struct Ended(Capabilities);
-
-impl Datapath for Ended {
-    fn capabilities(&self) -> Capabilities {
-        self.0
-    }
-
-    fn open(&mut self) -> Result<(), DatapathError> {
-        Err(DatapathError::Unavailable { technology: self.0.technology, reason: "it was dropped".into() })
-    }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
-
-    fn transmit(&mut self, batch: &mut TxBatch<'_>) -> TxReport {
-        let refused = batch.pending().len();
-        batch.settle(refused, Outcome::Failed);
-        TxReport { refused, ..TxReport::default() }
-    }
-
-    fn receive(&mut self, _batch: &mut RxBatch, _place: Option<&mut dyn Place>) -> RxReport {
-        RxReport::default()
-    }
-
-    fn stats(&self) -> Stats {
-        Stats::default()
-    }
-
-    fn close(&mut self) {}
 }
